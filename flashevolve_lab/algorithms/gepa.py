@@ -1,0 +1,356 @@
+"""GEPA: reflective Pareto evolution of prompts, as a declared graph (arXiv 2507.19457).
+
+select → rollout(parent, minibatch) → propose → gate(child, same minibatch) → [staleness] → validate → commit. The same graph
+is synchronous, batched or pipelined: that is the schedule's business. Owns GEPA's settings, rules and stage work. One rule a
+change must keep: the rules below are pure; whatever waits is in `work`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+from flashevolve_lab.algorithms.bench import Bench, Trouble
+from flashevolve_lab.algorithms.proposing import Brief, Proposer, Record
+from flashevolve_lab.algorithms.reflecting import Reflect
+from flashevolve_lab.algorithms.sampling import next_minibatch
+from flashevolve_lab.core import (
+    Artifact,
+    Commit,
+    Graph,
+    Item,
+    NewItem,
+    Route,
+    RunState,
+    Sample,
+    Situation,
+    Spend,
+    Stage,
+    StaleItem,
+    content_hash,
+    draw,
+)
+from flashevolve_lab.core.events import ArtifactMade, Gated, ItemEnded, ItemQueued
+from flashevolve_lab.errors import BadReply, SetupError
+from flashevolve_lab.tasks import Task
+
+GRAPH = Graph(
+    stages=(
+        Stage("rollout", to=("propose",)),
+        Stage("propose", to=("gate",)),
+        Stage("gate", to=("validate",)),
+        Stage("validate", to=("gate",), judged=True),
+    ),
+    entry="rollout",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GEPA:
+    """GEPA's settings.
+
+    Args:
+        minibatch: Examples of the train set a proposal is made from and gated on, ≥ 1.
+        proposer: Rewrites a component; the default `Reflect` asks the reflection model.
+        cache: Never run the same text twice on the same example of the same split.
+        skip_perfect: A minibatch the parent already solves ends the proposal before it costs a reflection.
+        min_coverage: Smallest share of the validation set that must have been scored for a commit, in (0, 1]. What could not be
+            scored (a provider's failure, after retries) is missing, not zero.
+    """
+
+    minibatch: int = 3
+    proposer: Proposer = field(default_factory=Reflect)
+    cache: bool = True
+    skip_perfect: bool = True
+    min_coverage: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.minibatch, int) or isinstance(self.minibatch, bool) or self.minibatch < 1:
+            raise SetupError(f"GEPA(minibatch=…): expected an integer of at least 1; got {self.minibatch!r}")
+        if not 0 < self.min_coverage <= 1:
+            raise SetupError(f"GEPA(min_coverage=…): expected a share in (0, 1]; got {self.min_coverage!r}")
+        if not hasattr(self.proposer, "propose"):
+            raise SetupError(f"GEPA(proposer=…): expected an object with propose(brief, llm); got {self.proposer!r}")
+
+    def bind(self, task: Task, seed: int) -> BoundGEPA:
+        """The algorithm for this task."""
+        if self.minibatch > len(task.train):
+            raise SetupError(f"GEPA(minibatch={self.minibatch}) is larger than the train set of {len(task.train)} examples")
+        return BoundGEPA(self, task, seed)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the log."""
+        return {
+            "name": "GEPA",
+            "minibatch": self.minibatch,
+            "cache": self.cache,
+            "skip_perfect": self.skip_perfect,
+            "min_coverage": self.min_coverage,
+            "proposer": self.proposer.describe(),
+        }
+
+    def forecast(self, task: Task, budget: Mapping[str, float]) -> tuple[float, str]:
+        """Proposals the budget allows, if one in five is accepted and each metric call is one model call."""
+        per_proposal = 2 * self.minibatch + 0.2 * len(task.val)
+        limits = {name: budget[name] - len(task.val) for name in ("metric_calls", "llm_calls") if name in budget}
+        counts = [limits[name] / (per_proposal + (name == "llm_calls")) for name in limits]
+        counts += [budget["proposals"]] if "proposals" in budget else []
+        how = f"{len(task.val)} for the seed, then {2 * self.minibatch} and in one of five cases {len(task.val)} more each"
+        return max(0.0, min(counts, default=float("inf"))), how
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGEPA:
+    """GEPA on one task. Pure rules first, then the work."""
+
+    settings: GEPA
+    task: Task
+    run_seed: int
+
+    @property
+    def graph(self) -> Graph:
+        """Rollout, propose, gate, validate."""
+        return GRAPH
+
+    # --- rules ------------------------------------------------------------------------------------------------------------
+
+    def seed(self) -> tuple[ArtifactMade, NewItem]:
+        """The task's seed, sent straight to validation."""
+        components = dict(self.task.components)
+        made = ArtifactMade("a0", components, content_hash(components), (), "seed", "", "p0")
+        return made, NewItem("seed", "validate", 0, {"child": "a0"})
+
+    def begin(self, state: RunState, drawn: Sequence[Item], parent: str | None) -> NewItem | None:
+        """A parent from the front, its next component, and a minibatch no proposal in flight is using."""
+        id = state.next_id("p", len(drawn))
+        if parent is None:
+            parent = state.pool.choose(draw(self.run_seed, id, "parent"))
+        cursor = drawn[-1].data["cursor"] if drawn else state.cursor
+        others = [*state.items.values(), *drawn]
+        busy = {example for item in others for example in item.data.get("minibatch", ())}
+        minibatch, cursor = next_minibatch(cursor, self.run_seed, len(self.task.train), self.settings.minibatch, busy)
+        data = {
+            "parent": parent,
+            "won": f"{state.pool.front().get(parent, 0):x}",
+            "component": self._component(state, drawn, parent),
+            "minibatch": minibatch,
+            "cursor": cursor,
+        }
+        return NewItem("proposal", "rollout", state.pool.version, data)
+
+    def _component(self, state: RunState, drawn: Sequence[Item], parent: str) -> str:
+        """Round robin: the one after that which made the parent, moved on by each proposal started on it."""
+        names = list(self.task.components)
+        made_by = state.artifacts[parent].component
+        born = names.index(made_by) + 1 if made_by in names else 0
+        started = state.starts[parent] + sum(item.data["parent"] == parent for item in drawn)
+        return names[(born + started) % len(names)]
+
+    def need(self, state: RunState, item: Item, stage: str) -> Spend:
+        """Metric calls that are not in the cache."""
+        match stage:
+            case "rollout":
+                wanted = [(item.data["parent"], "train", item.data["minibatch"])]
+            case "gate":
+                wanted = [(item.data["child"], "train", item.data["minibatch"])]
+                if item.data.get("rebased"):
+                    wanted.append((item.data["parent"], "train", item.data["minibatch"]))
+            case "validate":
+                wanted = [(item.data["child"], "val", range(len(self.task.val)))]
+            case _:
+                return Spend(llm_calls=0)
+        return Spend(metric_calls=sum(len(self._missing(state, *what)) for what in wanted))
+
+    def _missing(self, state: RunState, artifact: str, split: str, examples: Sequence[int]) -> list[int]:
+        if not self.settings.cache and split == "train":
+            return list(examples)
+        return [example for example in examples if state.sample(artifact, split, example) is None]
+
+    def proposal_need(self, state: RunState) -> Spend:
+        """Rollout, gate and one full validation, and a call to reflect."""
+        return Spend(metric_calls=2 * self.settings.minibatch + len(self.task.val), llm_calls=1)
+
+    def route(self, state: RunState, item: Item, stage: str, result: Mapping[str, Any]) -> Sequence[Route]:
+        """Where an item goes after each stage."""
+        match stage:
+            case "rollout":
+                return self._after_rollout(item, result["scores"])
+            case "propose":
+                return self._after_propose(state, item, result["text"])
+            case "gate":
+                return self._after_gate(item, result)
+            case _:
+                return self._after_validate(state, item)
+
+    def _after_rollout(self, item: Item, scores: Sequence[float]) -> Sequence[Route]:
+        if self.settings.skip_perfect and all(score >= self.task.perfect for score in scores):
+            return [ItemEnded(item.id, "skipped", "its parent is perfect on this minibatch: no child can do better")]
+        return [ItemQueued(item.id, "propose", {"scores": list(scores)})]
+
+    def _after_propose(self, state: RunState, item: Item, text: str) -> Sequence[Route]:
+        parent = state.artifacts[item.data["parent"]]
+        components = {**parent.components, item.data["component"]: text}
+        hash = content_hash(components)
+        if twin := state.by_hash.get(hash):
+            return [ItemEnded(item.id, "refused", f"duplicate: the same text as {twin}", twin)]
+        child = state.next_id("a")
+        made = ArtifactMade(child, components, hash, (parent.id,), "reflection", item.data["component"], item.id)
+        return [made, ItemQueued(item.id, "gate", {"child": child})]
+
+    def _after_gate(self, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
+        parent_sum, child_sum = sum(result["parent"]), sum(result["child"])
+        passed = child_sum > parent_sum
+        child = item.data["child"]
+        gated = Gated(item.id, child, item.data["parent"], passed, not item.gated, parent_sum, child_sum)
+        if passed:
+            return [gated, ItemQueued(item.id, "validate")]
+        return [gated, ItemEnded(item.id, "rejected", f"{child_sum:g} is not above {parent_sum:g} on the minibatch", child)]
+
+    def _after_validate(self, state: RunState, item: Item) -> Sequence[Route]:
+        child, n = item.data["child"], len(self.task.val)
+        samples = {e: s for e in range(n) if (s := state.sample(child, "val", e)) is not None}
+        if len(samples) < self.settings.min_coverage * n:
+            reason = f"only {len(samples)} of {n} validation samples could be scored (min_coverage {self.settings.min_coverage:g})"
+            return [ItemEnded(item.id, "failed", reason, child)]
+        return [Commit(item.id, child, {e: sample.score for e, sample in samples.items()}, n)]
+
+    def situation(self, state: RunState, item: Item) -> Situation:
+        """Gap, touched, superseded and the counterpart, as the front stands now."""
+        if item.kind == "seed":
+            return Situation(0, False, False, "the seed", "")
+        pool, parent, won = state.pool, item.data["parent"], int(item.data["won"], 16)
+        front = pool.front()
+        siblings = pool.children_since(parent, item.base, item.batch)
+        lost = won & ~front.get(parent, 0)
+        heirs = [m for m in siblings if m.component == item.data["component"] and won and not won & ~front.get(m.id, 0)]
+        facts = [f"its parent {parent} lost {lost.bit_count()} of {won.bit_count()} front wins"] if lost else []
+        facts += [f"siblings joined: {', '.join(m.id for m in siblings)}"] if siblings else []
+        facts += [f"its parent {parent} left the front"] if parent not in front else []
+        facts += [f"{heirs[0].id} changed the same component and wins all its parent won"] if heirs else []
+        return Situation(
+            gap=pool.gap(item.base, item.batch),
+            touched=bool(lost or siblings),
+            superseded=parent not in front or bool(heirs),
+            why="; ".join(facts) or "nothing it was made from has changed",
+            counterpart=self._counterpart(front, parent, won),
+        )
+
+    @staticmethod
+    def _counterpart(front: Mapping[str, int], parent: str, won: int) -> str:
+        if parent in front:
+            return parent
+        return max(front, key=lambda id: (front[id] & won).bit_count())  # the front is in order of age: ties go to the oldest
+
+    def stale_item(self, state: RunState, item: Item, situation: Situation, commit: Commit | None) -> StaleItem:
+        """What a staleness policy gets to see of an item."""
+        best, parent = state.pool.best(), state.pool.members[item.data["parent"]]
+        assert best is not None
+        return StaleItem(
+            item=item.id,
+            kind=item.kind,
+            where="commit" if commit else "dequeue",
+            gap=situation.gap,
+            touched=situation.touched,
+            superseded=situation.superseded,
+            updates=item.updates,
+            gain=float(item.data.get("gain", 0.0)),
+            parent_score=parent.mean,
+            best_score=best.mean,
+            score=sum(commit.scores.values()) / len(commit.scores) if commit and commit.scores else None,
+            base=item.base,
+            version=state.pool.version,
+        )
+
+    def update(self, state: RunState, item: Item, situation: Situation) -> Sequence[Route]:
+        """Graft the changed component onto the counterpart, and gate it again on the same minibatch."""
+        counterpart, child = state.artifacts[situation.counterpart], state.artifacts[item.data["child"]]
+        component = item.data["component"]
+        components = {**counterpart.components, component: child.components[component]}
+        moves, graft = self._graft(state, item, counterpart, child, components)
+        if not graft:
+            return moves
+        won = f"{state.pool.front().get(counterpart.id, 0):x}"
+        data = {"parent": counterpart.id, "child": graft, "won": won, "rebased": True}
+        return [*moves, ItemQueued(item.id, "gate", data, base=state.pool.version)]
+
+    @staticmethod
+    def _graft(
+        state: RunState, item: Item, counterpart: Artifact, child: Artifact, components: dict[str, str]
+    ) -> tuple[list[Route], str]:
+        hash = content_hash(components)
+        if hash == child.hash:
+            return [], child.id
+        if twin := state.by_hash.get(hash):
+            return [ItemEnded(item.id, "discarded", f"updated, it is the same text as {twin}", twin)], ""
+        graft = state.next_id("a")
+        parents = (counterpart.id, child.id)
+        return [ArtifactMade(graft, components, hash, parents, "update", item.data["component"], item.id)], graft
+
+    # --- work -------------------------------------------------------------------------------------------------------------
+
+    async def work(self, stage: Literal["rollout", "propose", "gate", "validate"] | str, bench: Bench) -> Mapping[str, Any]:
+        """The work of a stage; its result is what `route` reads."""
+        data = bench.item.data
+        match stage:
+            case "rollout":
+                return {"scores": await self._sums(bench, data["parent"], data["minibatch"])}
+            case "propose":
+                return await self._propose(bench)
+            case "gate":
+                parent = data["scores"]
+                if data.get("rebased"):
+                    parent = await self._sums(bench, data["parent"], data["minibatch"])
+                return {"parent": parent, "child": await self._sums(bench, data["child"], data["minibatch"])}
+            case _:
+                return await self._validate(bench)
+
+    async def _sums(self, bench: Bench, artifact: str, minibatch: Sequence[int]) -> list[float]:
+        samples, lost = await self._score(bench, artifact, "train", minibatch)
+        if lost:
+            raise _unscored(bench, len(lost), len(minibatch), "train")
+        return [samples[example].score for example in minibatch]
+
+    async def _score(
+        self, bench: Bench, artifact: str, split: str, examples: Sequence[int]
+    ) -> tuple[dict[int, Sample], list[int]]:
+        """Samples from the cache and fresh ones, and the examples that could not be scored."""
+        wanted = self._missing(bench.state, artifact, split, examples)
+        known = {e: s for e in examples if (s := bench.state.sample(artifact, split, e)) is not None}
+        fresh = await bench.score(artifact, split, wanted)
+        return {**known, **fresh}, [example for example in wanted if example not in fresh]
+
+    async def _validate(self, bench: Bench) -> Mapping[str, Any]:
+        """Score the whole validation set; after a second try a few may be missing, which is not zero."""
+        n = len(self.task.val)
+        _, lost = await self._score(bench, bench.item.data["child"], "val", range(n))
+        if lost and (bench.item.tries == 0 or len(lost) > (1 - self.settings.min_coverage) * n):
+            raise _unscored(bench, len(lost), n, "validation")
+        return {"missing": lost}
+
+    async def _propose(self, bench: Bench) -> Mapping[str, Any]:
+        data = bench.item.data
+        parent = bench.state.artifacts[data["parent"]]
+        records = tuple(self._record(bench.state, parent.id, example) for example in data["minibatch"])
+        random: Random = bench.draw("propose")
+        brief = Brief(parent.components, data["component"], records, random)
+        try:
+            draft = await self.settings.proposer.propose(brief, bench.asker("reflection", "propose"))
+        except BadReply as error:
+            raise Trouble(error.why, str(error), raw=error.raw) from error
+        text = draft.text.strip()
+        if not text:
+            raise Trouble("empty", "the proposed text is empty", raw=draft.raw)
+        if text == brief.current.strip():
+            raise Trouble("unchanged", "the proposed text is the current one, unchanged", raw=draft.raw)
+        return {"text": text}
+
+    def _record(self, state: RunState, parent: str, example: int) -> Record:
+        sample = state.sample(parent, "train", example)
+        assert sample is not None
+        return Record(self.task.show(self.task.train[example]), sample.output, sample.score, sample.feedback)
+
+
+def _unscored(bench: Bench, lost: int, wanted: int, split: str) -> Trouble:
+    return Trouble("samples", f"{lost} of {wanted} {split} samples could not be scored; see frame('failures')", again=True)

@@ -1,0 +1,67 @@
+"""The proposal seam: how a new text comes out of what the rollouts showed.
+
+Owns `Brief` (what a proposer reads), `Draft` (what it returns), the default `Reflect`, and the extraction of a text from a
+reply. One rule a change must keep: a text that was truncated, left unclosed, empty, unchanged or seen before is refused with
+the raw reply kept; it never becomes an artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from flashevolve_lab.tasks import Asker
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One rollout as the reflection reads it: ``input`` and ``output`` as text, ``score``, ``feedback`` of the metric."""
+
+    input: str
+    output: str
+    score: float
+    feedback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a proposer gets: the whole current artifact, the component to rewrite, and the evidence.
+
+    Attributes:
+        components: Component name → current text.
+        component: The name of the one to rewrite.
+        records: The parent's rollouts on the minibatch.
+        draw: A random stream of this proposal's own (keyed, so the order of completion changes nothing).
+    """
+
+    components: Mapping[str, str]
+    component: str
+    records: tuple[Record, ...]
+    draw: Random
+
+    @property
+    def current(self) -> str:
+        """The text to be rewritten."""
+        return self.components[self.component]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A proposed text for ``brief.component``, and the raw reply it was taken from."""
+
+    text: str
+    raw: str
+
+
+class Proposer(Protocol):
+    """Rewrites one component. Calls made through ``llm`` go to the reflection model, limited, retried and charged."""
+
+    async def propose(self, brief: Brief, llm: Asker) -> Draft:
+        """The new text. Raises `BadReply` (with the raw text) when the model gave none that can be used."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able facts for the log; ``"label"`` is shown on the screen when present."""
+        ...

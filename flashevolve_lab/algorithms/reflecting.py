@@ -1,0 +1,144 @@
+"""The default proposer: one call to the reflection model, and the careful extraction of a text from its reply.
+
+Owns the reflection prompt and `extract`. One rule a change must keep: when in doubt the reply is refused, with its kind and
+its raw text; a wrong prompt in the pool costs more than a repeated call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flashevolve_lab.algorithms.proposing import Brief, Draft, Record
+from flashevolve_lab.errors import BadReply, SetupError
+from flashevolve_lab.llm import Reply
+from flashevolve_lab.tasks import Asker
+
+PROMPT = """\
+You improve the instruction that an assistant works by. This is the instruction it has now (component "{component}"):
+
+{current}
+
+With it, the assistant was given the following inputs. For each you see its answer, its score and what was said about it.
+
+{records}
+
+Find out what the inputs have in common, what went wrong and which facts, rules or strategies the feedback gives away that the
+instruction lacks. Keep what already works. Write the complete new instruction, general enough for further inputs of this kind,
+and put it into exactly one fenced block, opened and closed by a line of three backticks (more, if the text contains such lines).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reflect:
+    """Asks the reflection model for a better text.
+
+    Args:
+        prompt: A template with ``{component}``, ``{current}`` and ``{records}``.
+        max_tokens: Upper bound of the reply, in tokens. A reply cut off there is refused.
+        temperature: Sampling temperature, or None for the server's default.
+    """
+
+    prompt: str = PROMPT
+    max_tokens: int = 4096
+    temperature: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if lacking := [name for name in ("{current}", "{records}") if name not in self.prompt]:
+            raise SetupError(f"Reflect(prompt=…): the template lacks {' and '.join(lacking)}")
+
+    async def propose(self, brief: Brief, llm: Asker) -> Draft:
+        """The rewritten component."""
+        reply = await llm.complete(self.render(brief), max_tokens=self.max_tokens, temperature=self.temperature)
+        return Draft(extract(reply), reply.text)
+
+    def render(self, brief: Brief) -> str:
+        """The prompt as sent."""
+        parts = {
+            "{component}": brief.component,
+            "{current}": fenced(brief.current),
+            "{records}": render_records(brief.records),
+        }
+        return re.sub(r"\{component\}|\{current\}|\{records\}", lambda match: parts[match[0]], self.prompt)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the log."""
+        return {"name": "Reflect", "max_tokens": self.max_tokens, "temperature": self.temperature}
+
+
+def fenced(text: str) -> str:
+    """The text in a fenced block, with a fence longer than any inside it."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def render_records(records: Sequence[Record]) -> str:
+    """Rollouts as the reflection reads them."""
+    return "\n\n".join(
+        f"## Example {i}\nInput:\n{r.input}\n\nAnswer:\n{r.output}\n\nScore: {r.score:g}\nFeedback: {r.feedback}"
+        for i, r in enumerate(records, 1)
+    )
+
+
+TAGS = frozenset("text txt plain plaintext markdown md prompt instruction instructions xml html json yaml python".split())
+_FENCE = re.compile(r"^\s{0,3}(`{3,})(.*)$")
+
+
+def extract(reply: Reply) -> str:
+    """The text in the reply's outermost fenced block.
+
+    A block inside the block (an example) stays part of it. The rest of an opening line is a language tag only when it is one of
+    `TAGS`; otherwise it belongs to the text.
+
+    Raises:
+        BadReply: truncated, unclosed (thinking or fence), no_text, ambiguous (several blocks side by side), or empty.
+    """
+    if reply.finish == "length":
+        raise BadReply("the reply was cut off at max_tokens; raise Reflect(max_tokens=…)", reply.text, "truncated")
+    text = _without_thinking(reply)
+    blocks = _outer_blocks(text, reply.text)
+    if not blocks:
+        raise BadReply("the reply has no fenced block", reply.text, "no_text")
+    if len(blocks) > 1:
+        raise BadReply(f"the reply has {len(blocks)} fenced blocks side by side, expected one", reply.text, "ambiguous")
+    if not blocks[0].strip():
+        raise BadReply("the fenced block is empty", reply.text, "empty")
+    return blocks[0].strip()
+
+
+def _without_thinking(reply: Reply) -> str:
+    text = re.sub(r"<think(?:ing)?>.*?</think(?:ing)?>", "", reply.text, flags=re.DOTALL | re.IGNORECASE)
+    if re.search(r"<think(?:ing)?>", text, re.IGNORECASE):
+        raise BadReply("the reply's thinking was never closed", reply.text, "unclosed")
+    return re.sub(r"^.*?</think(?:ing)?>", "", text, count=1, flags=re.DOTALL | re.IGNORECASE)
+
+
+def _outer_blocks(text: str, raw: str) -> list[str]:
+    """Top-level fenced blocks. A tagged fence inside a block opens a nested one; a bare fence closes the innermost."""
+    blocks: list[str] = []
+    open_fences: list[int] = []
+    lines: list[str] = []
+    for line in text.splitlines():
+        match = _FENCE.match(line)
+        ticks, rest = (len(match[1]), match[2].strip()) if match else (0, "")
+        if not open_fences:
+            if match:
+                open_fences, lines = [ticks], [] if not rest or rest.lower() in TAGS else [rest]
+                if rest.endswith("`" * ticks):  # opened and closed on one line
+                    blocks.append(rest.rstrip("`"))
+                    open_fences = []
+            continue
+        if match and not rest and ticks >= open_fences[-1]:
+            open_fences.pop()
+            if not open_fences:
+                blocks.append("\n".join(lines))
+                continue
+        elif match and rest and "`" not in rest and " " not in rest:
+            open_fences.append(ticks)
+        lines.append(line)
+    if open_fences:
+        raise BadReply("a fenced block of the reply is never closed", raw, "unclosed")
+    return blocks

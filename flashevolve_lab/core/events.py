@@ -1,0 +1,357 @@
+"""Every event of a run, and how it becomes JSON and back.
+
+The log is the truth: state is a fold over these. Owns the closed vocabulary and `SCHEMA`, its version. One rule a change must
+keep: an event that was ever written stays readable (new fields have defaults; a changed meaning raises `SCHEMA`). Times are
+not in the events but on the entry: ``at``, seconds of lab time since the run began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from flashevolve_lab.core.artifacts import NOTHING, Origin, Spend
+from flashevolve_lab.errors import LogError
+
+SCHEMA = 1
+
+CallOutcome = Literal["ok", "rate_limited", "transient", "refused", "bad_reply", "cancelled"]
+ItemOutcome = Literal["committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The first entry: everything a reader needs to know about the run. ``created``: ISO time on the wall, UTC."""
+
+    run: str
+    created: str
+    seed: int
+    clock: str
+    algorithm: Mapping[str, Any]
+    stages: tuple[str, ...]
+    settings: Mapping[str, Any]
+    budget: Mapping[str, float]
+    task: Mapping[str, Any]
+    llm: Mapping[str, Any]
+    lab: str = ""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """The run was taken up again by another process."""
+
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChanged:
+    """A knob changed mid-run. ``by``: "user", a policy's name, or "engine"."""
+
+    knob: str
+    old: Any
+    new: Any
+    by: str = "user"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """No new job and no new call from here on."""
+
+    by: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The opposite of `Paused`."""
+
+    by: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """While paused, the next ``jobs`` jobs (of ``stage``, or of any when "") may start."""
+
+    jobs: int
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something the user should know; nothing stops."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMade:
+    """A new item waits in front of its first stage."""
+
+    item: str
+    kind: str
+    stage: str
+    base: int
+    batch: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemQueued:
+    """An item moved to the queue in front of a stage. ``base``: its new base version when it was rebased."""
+
+    item: str
+    stage: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    front: bool = False
+    retry: bool = False
+    base: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEnded:
+    """An item left the graph; its evidence stays in the log."""
+
+    item: str
+    outcome: ItemOutcome
+    reason: str = ""
+    artifact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """A stage works on an item, in a numbered worker slot; ``reserved`` is set aside from the budget."""
+
+    job: str
+    stage: str
+    slot: int
+    item: str
+    version: int
+    reserved: Spend = NOTHING
+    stepped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """A job ended well. ``result``: the stage's own JSON facts."""
+
+    job: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """A job ended badly. ``kind`` names the sort of failure; ``raw`` keeps a model's text that could not be used."""
+
+    job: str
+    kind: str
+    message: str
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobAbandoned:
+    """No longer wanted: cancelled, or (``still_running``) a thread that cannot be killed."""
+
+    job: str
+    reason: str
+    still_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobLost:
+    """Was running when its process died."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """One attempt goes to a model; ``reserved`` = its input and its ``max_tokens``. ``request``: a digest of what is sent."""
+
+    call: str
+    job: str
+    role: str
+    key: str
+    attempt: int
+    reserved: Spend
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """An attempt ended; ``spent`` is what is charged. ``text``: the reply, or the error."""
+
+    call: str
+    outcome: CallOutcome
+    spent: Spend
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish: str = ""
+    model: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleScored:
+    """A program ran on one example and was scored (one metric call)."""
+
+    job: str
+    artifact: str
+    split: str
+    example: int
+    score: float
+    output: str = ""
+    feedback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFailed:
+    """A program could not be scored on one example (charged as a metric call). ``kind``: the sort of failure."""
+
+    job: str
+    artifact: str
+    split: str
+    example: int
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactMade:
+    """A new text exists; it is not in the pool yet."""
+
+    artifact: str
+    components: Mapping[str, str]
+    hash: str
+    parents: tuple[str, ...]
+    origin: Origin
+    component: str = ""
+    item: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A child met its parent on the same minibatch. ``first``: its first verdict, which makes it count as a proposal."""
+
+    item: str
+    artifact: str
+    parent: str
+    passed: bool
+    first: bool
+    parent_sum: float
+    child_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessJudged:
+    """A verdict on a stale item, with everything it was based on."""
+
+    item: str
+    artifact: str
+    stage: str
+    where: str
+    base: int
+    version: int
+    gap: int
+    touched: bool
+    superseded: bool
+    counterpart: str
+    action: str
+    reason: str
+    policy: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The pool changed: ``artifact`` joined as ``version`` with these validation scores (example → score)."""
+
+    version: int
+    artifact: str
+    item: str
+    batch: int
+    scores: Mapping[str, float]
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class DepthChanged:
+    """The effective depth moved (against livelock)."""
+
+    old: int
+    new: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStopped:
+    """The last entry of a run (until it is resumed). ``kind``: budget, user, done, failures, error."""
+
+    kind: str
+    reason: str
+
+
+Event = (
+    RunStarted | RunResumed | SettingChanged | Paused | Continued | Stepped | Warned | ItemMade | ItemQueued | ItemEnded
+    | JobStarted | JobFinished | JobFailed | JobAbandoned | JobLost | CallStarted | CallFinished | SampleScored | SampleFailed
+    | ArtifactMade | Gated | StalenessJudged | Committed | DepthChanged | RunStopped
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the log: its number (from 1), seconds of lab time since the run began, and the event."""
+
+    seq: int
+    at: float
+    event: Event
+
+
+KINDS: Mapping[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
+_NAMES = {cls: tuple(f.name for f in fields(cls)) for cls in KINDS.values()}
+
+
+def encode(event: Event) -> tuple[str, dict[str, Any]]:
+    """The event's kind and its fields as JSON-able values."""
+    body = {name: getattr(event, name) for name in _NAMES[type(event)]}
+    for name, value in body.items():
+        if type(value) is Spend:
+            body[name] = [value.metric_calls, value.llm_calls, value.tokens, value.dollars, value.proposals]
+    return type(event).__name__, body
+
+
+def decode(kind: str, body: Mapping[str, Any]) -> Event:
+    """The event back from what `encode` gave and JSON preserved.
+
+    Raises:
+        LogError: for a kind or a field this version does not know.
+    """
+    cls = KINDS.get(kind)
+    if cls is None:
+        raise LogError(f"the log has an event of kind {kind!r}, which this version does not know; install a newer flashevolve-lab")
+    values = {name: _CONVERT.get((kind, name), _same)(value) for name, value in body.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise LogError(f"the log has a {kind} this version cannot read ({error}); install a newer flashevolve-lab") from error
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _converters() -> dict[tuple[str, str], Callable[[Any], Any]]:
+    table: dict[tuple[str, str], Callable[[Any], Any]] = {}
+    for kind, cls in KINDS.items():
+        for f in fields(cls):
+            if str(f.type) == "Spend":
+                table[kind, f.name] = lambda value: Spend(*value)
+            elif str(f.type).startswith("tuple"):
+                table[kind, f.name] = tuple
+    return table
+
+
+_CONVERT = _converters()

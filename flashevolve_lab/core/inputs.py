@@ -1,0 +1,148 @@
+"""What can reach the core: commands of the user, and reports of the shell. Values only; each says what happened, never what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashevolve_lab.core.artifacts import Spend
+from flashevolve_lab.core.events import CallOutcome, RunStarted
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin a run."""
+
+    run: RunStarted
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Take up a run whose process is gone. ``created``: ISO time on the wall."""
+
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetKnobs:
+    """Change settings (knob → JSON value)."""
+
+    values: Mapping[str, Any]
+    by: str = "user"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Start nothing further."""
+
+    by: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Start things again."""
+
+    by: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """While paused: let the next ``jobs`` jobs start."""
+
+    jobs: int = 1
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the run now; what is running is abandoned, what is finished is kept. ``threads``: jobs held by a thread."""
+
+    kind: str
+    reason: str
+    threads: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Note something for the user."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobDone:
+    """A job's work returned."""
+
+    job: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobBroke:
+    """A job's work failed. ``again``: worth another try of the same work."""
+
+    job: str
+    kind: str
+    message: str
+    raw: str = ""
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallWanted:
+    """A job wants to send one attempt; it goes only if `decide` answers with a `CallStarted`."""
+
+    job: str
+    role: str
+    key: str
+    attempt: int
+    reserve: Spend
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """An attempt ended."""
+
+    call: str
+    outcome: CallOutcome
+    spent: Spend
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish: str = ""
+    model: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A program ran on an example and was scored."""
+
+    job: str
+    artifact: str
+    split: str
+    example: int
+    score: float
+    output: str = ""
+    feedback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A program could not be scored on an example."""
+
+    job: str
+    artifact: str
+    split: str
+    example: int
+    kind: str
+    message: str
+
+
+Input = (
+    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | Warn | JobDone | JobBroke | CallWanted | CallEnded
+    | Scored | Unscored
+)  # fmt: skip

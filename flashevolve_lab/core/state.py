@@ -1,0 +1,360 @@
+"""The state of a run: a fold over its events, and the invariants it must keep.
+
+Owns `RunState`, `apply` (its only writer) and `check`. Queues, worker slots, reservations and settings are data here, so "why is
+this item waiting" is a look, not a guess. One rule a change must keep: `apply` reads nothing but the state and the event, so a
+log folded anywhere, by anyone, gives the same state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashevolve_lab.core import events as ev
+from flashevolve_lab.core.artifacts import NOTHING, Artifact, Call, Item, Job, Sample, Spend
+from flashevolve_lab.core.events import Entry, Event
+from flashevolve_lab.core.population import Member, Population
+from flashevolve_lab.errors import InvariantError
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything known about a run after some entry of its log.
+
+    Each field's invariant stands beside it; `check` tests them.
+    """
+
+    seq: int = 0  # number of the last entry applied
+    at: float = 0.0  # its time; never falls
+    started: ev.RunStarted | None = None  # None only before the first entry
+    status: str = "new"  # new → running ⇄ paused → stopped (→ running again by a resume)
+    stop: ev.RunStopped | None = None  # set exactly while stopped
+    settings: dict[str, Any] = field(default_factory=dict)  # knob → effective value (JSON)
+    budget: dict[str, float] = field(default_factory=dict)  # dimension → limit; absent: unlimited
+    artifacts: dict[str, Artifact] = field(default_factory=dict)  # every text ever made, by id
+    by_hash: dict[str, str] = field(default_factory=dict)  # content hash → first artifact with it
+    pool: Population = field(default_factory=Population)  # the committed ones
+    items: dict[str, Item] = field(default_factory=dict)  # not ended: waiting or being worked on
+    queues: dict[str, deque[str]] = field(default_factory=dict)  # stage → waiting items, next first
+    jobs: dict[str, Job] = field(default_factory=dict)  # running; each holds one slot and one item
+    slots: dict[str, dict[int, str]] = field(default_factory=dict)  # stage → slot number → job
+    calls: dict[str, Call] = field(default_factory=dict)  # sent and not yet answered
+    spent: Spend = NOTHING  # only grows
+    reserved: Spend = NOTHING  # the sum of what running jobs and open calls hold
+    samples: dict[tuple[str, str], dict[int, Sample]] = field(default_factory=dict)  # (hash, split) → example → sample
+    starts: Counter[str] = field(default_factory=Counter)  # parent artifact → proposals started on it
+    cursor: Any = None  # where the algorithm's sampler stands (its own JSON)
+    batches: int = 0  # batches begun
+    made: Counter[str] = field(default_factory=Counter)  # ids handed out, by letter
+    counts: Counter[str] = field(default_factory=Counter)  # outcomes, failures by kind, actions: for people
+    streaks: Counter[str] = field(default_factory=Counter)  # failures in a row, by "stage: kind"
+    last_failure: str = ""  # the message of the last failed job or sample
+    exhausted: str = ""  # set once a call could never fit what is left of the budget: nothing new starts
+    idle_ends: int = 0  # items in a row that ended without a gate verdict (skipped, refused)
+    gap_discards: int = 0  # discards for staleness in a row
+    effective_depth: int | None = None  # below the schedule's depth only against livelock
+    step_jobs: int = 0  # jobs a step still allows
+    step_stage: str = ""  # "" = any stage
+
+    def apply_all(self, entries: Iterable[Entry]) -> RunState:
+        """Fold further entries; returns itself."""
+        for entry in entries:
+            apply(self, entry)
+        return self
+
+    @property
+    def in_flight(self) -> int:
+        """Proposals begun and not ended."""
+        return sum(1 for item in self.items.values() if item.kind != "seed")
+
+    def next_id(self, letter: str, ahead: int = 0) -> str:
+        """The id the next one of its kind will get ("a" artifact, "p" item, "j" job, "c" call)."""
+        return f"{letter}{self.made[letter] + ahead}"
+
+    def sample(self, artifact: str, split: str, example: int) -> Sample | None:
+        """The cached sample of this text on this example, or None."""
+        return self.samples.get((self.artifacts[artifact].hash, split), {}).get(example)
+
+    def room(self, ask: Spend, *, released: bool = False) -> str:
+        """"" when ``ask`` fits the budget, else the dimension that is short (``released``: as if nothing were reserved)."""
+        for name, limit in self.budget.items():
+            wanted = getattr(ask, name, 0)
+            held = getattr(self.spent, name, 0) + (0 if released else getattr(self.reserved, name, 0))
+            if wanted and held + wanted > limit + 1e-9:
+                return name
+        return ""
+
+
+def apply(state: RunState, entry: Entry) -> None:
+    """Fold one entry into the state: the only writer."""
+    _APPLY[type(entry.event)](state, entry.event, entry.at)
+    state.seq, state.at = entry.seq, max(state.at, entry.at)
+
+
+def _run_started(s: RunState, e: ev.RunStarted, at: float) -> None:
+    s.started, s.status = e, "running"
+    s.settings, s.budget = dict(e.settings), dict(e.budget)
+    for stage in e.stages:
+        s.queues[stage], s.slots[stage] = deque(), {}
+
+
+def _run_resumed(s: RunState, e: ev.RunResumed, at: float) -> None:
+    s.status, s.stop = "running", None
+    s.streaks.clear()
+
+
+def _setting_changed(s: RunState, e: ev.SettingChanged, at: float) -> None:
+    if e.knob == "budget":
+        s.budget, s.exhausted = dict(e.new), ""
+        return
+    s.settings[e.knob] = e.new
+    if e.knob == "schedule":
+        s.effective_depth, s.gap_discards = None, 0
+
+
+def _paused(s: RunState, e: ev.Paused, at: float) -> None:
+    s.status = "paused"
+
+
+def _continued(s: RunState, e: ev.Continued, at: float) -> None:
+    s.status, s.step_jobs = "running", 0
+
+
+def _stepped(s: RunState, e: ev.Stepped, at: float) -> None:
+    s.step_jobs, s.step_stage = e.jobs, e.stage
+
+
+def _warned(s: RunState, e: ev.Warned, at: float) -> None:
+    s.counts[f"warning: {e.kind}"] += 1
+
+
+def _item_made(s: RunState, e: ev.ItemMade, at: float) -> None:
+    data = dict(e.data)
+    s.cursor = data.pop("cursor", s.cursor)
+    s.items[e.item] = Item(e.item, e.kind, e.base, e.batch, data, e.stage, at)
+    s.queues[e.stage].append(e.item)
+    s.made["p"] += 1
+    s.batches = max(s.batches, e.batch)
+    if e.kind != "seed":
+        s.reserved += Spend(proposals=1)
+    if parent := data.get("parent"):
+        s.starts[parent] += 1
+
+
+def _item_queued(s: RunState, e: ev.ItemQueued, at: float) -> None:
+    item = s.items[e.item]
+    if item.id in s.queues[item.stage]:
+        s.queues[item.stage].remove(item.id)
+    item.data.update(e.data)
+    item.tries = item.tries + 1 if e.retry else 0
+    if e.base is not None:
+        item.base, item.updates = e.base, item.updates + 1
+    item.stage, item.queued_at = e.stage, at
+    if e.front:
+        s.queues[e.stage].appendleft(item.id)
+    else:
+        s.queues[e.stage].append(item.id)
+
+
+def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
+    item = s.items.pop(e.item)
+    if item.id in s.queues[item.stage]:
+        s.queues[item.stage].remove(item.id)
+    s.counts[e.outcome] += 1
+    if item.kind != "seed" and not item.gated:
+        s.reserved -= Spend(proposals=1)
+    s.idle_ends = s.idle_ends + 1 if e.outcome in ("skipped", "refused") else 0
+    if e.outcome == "discarded":
+        s.gap_discards += 1
+
+
+def _job_started(s: RunState, e: ev.JobStarted, at: float) -> None:
+    s.jobs[e.job] = Job(e.job, e.stage, e.slot, e.item, e.version, at, e.reserved, e.stepped)
+    s.slots[e.stage][e.slot] = e.job
+    s.queues[e.stage].remove(e.item)
+    s.reserved += e.reserved
+    s.made["j"] += 1
+    if e.stepped:
+        s.step_jobs -= 1
+
+
+def _end_job(s: RunState, job: str) -> Job:
+    ended = s.jobs.pop(job)
+    del s.slots[ended.stage][ended.slot]
+    s.reserved -= ended.reserved
+    return ended
+
+
+def _job_finished(s: RunState, e: ev.JobFinished, at: float) -> None:
+    job = _end_job(s, e.job)
+    for key in [k for k in s.streaks if k.startswith(job.stage + ": ")]:
+        del s.streaks[key]
+
+
+def _job_failed(s: RunState, e: ev.JobFailed, at: float) -> None:
+    job = _end_job(s, e.job)
+    s.counts[f"failed {job.stage}: {e.kind}"] += 1
+    if e.kind == "budget":
+        s.exhausted = e.message
+        return
+    s.streaks[f"{job.stage}: {e.kind}"] += 1
+    s.last_failure = e.message
+
+
+def _job_abandoned(s: RunState, e: ev.JobAbandoned, at: float) -> None:
+    _end_job(s, e.job)
+    s.counts["abandoned"] += 1
+
+
+def _job_lost(s: RunState, e: ev.JobLost, at: float) -> None:
+    _end_job(s, e.job)
+    s.counts["lost"] += 1
+
+
+def _call_started(s: RunState, e: ev.CallStarted, at: float) -> None:
+    s.calls[e.call] = Call(e.call, e.job, e.role, e.key, e.attempt, e.reserved, at)
+    s.reserved += e.reserved
+    s.made["c"] += 1
+
+
+def _call_finished(s: RunState, e: ev.CallFinished, at: float) -> None:
+    call = s.calls.pop(e.call)
+    s.reserved -= call.reserved
+    s.spent += e.spent
+    if e.outcome != "ok":
+        s.counts[f"call {e.outcome}"] += 1
+
+
+def _charge_metric_call(s: RunState, job_id: str) -> None:
+    one = Spend(metric_calls=1)
+    s.spent += one
+    job = s.jobs.get(job_id)
+    if job is not None and job.reserved.metric_calls > 0:
+        job.reserved -= one
+        s.reserved -= one
+
+
+def _sample_scored(s: RunState, e: ev.SampleScored, at: float) -> None:
+    _charge_metric_call(s, e.job)
+    kept = Sample(e.score, e.output, e.feedback) if e.split == "train" else Sample(e.score)
+    s.samples.setdefault((s.artifacts[e.artifact].hash, e.split), {})[e.example] = kept
+    s.streaks.pop("samples", None)
+
+
+def _sample_failed(s: RunState, e: ev.SampleFailed, at: float) -> None:
+    _charge_metric_call(s, e.job)
+    s.counts[f"failed sample: {e.kind}"] += 1
+    s.streaks["samples"] += 1
+    s.last_failure = e.message
+
+
+def _artifact_made(s: RunState, e: ev.ArtifactMade, at: float) -> None:
+    s.artifacts[e.artifact] = Artifact(e.artifact, e.components, e.hash, e.parents, e.origin, e.component, e.item)
+    s.by_hash.setdefault(e.hash, e.artifact)
+    s.made["a"] += 1
+    s.counts[f"made by {e.origin}"] += 1
+
+
+def _gated(s: RunState, e: ev.Gated, at: float) -> None:
+    item = s.items[e.item]
+    item.data["gain"] = e.child_sum - e.parent_sum
+    if e.first:
+        item.gated = True
+        s.reserved -= Spend(proposals=1)
+        s.spent += Spend(proposals=1)
+    s.counts["gate passed" if e.passed else "gate failed"] += 1
+    s.idle_ends = 0
+
+
+def _staleness_judged(s: RunState, e: ev.StalenessJudged, at: float) -> None:
+    s.counts[f"stale {e.action}"] += 1
+    if e.action != "discard":
+        s.gap_discards = 0
+
+
+def _committed(s: RunState, e: ev.Committed, at: float) -> None:
+    artifact = s.artifacts[e.artifact]
+    scores = {int(example): score for example, score in e.scores.items()}
+    mean = sum(scores.values()) / len(scores) if scores else 0.0
+    coverage = len(scores) / e.examples if e.examples else 0.0
+    s.pool.add(Member(e.artifact, e.version, e.batch, artifact.parents, artifact.component, scores, mean, coverage))
+    s.gap_discards = 0
+    s.samples.pop((artifact.hash, "val"), None)
+
+
+def _depth_changed(s: RunState, e: ev.DepthChanged, at: float) -> None:
+    s.effective_depth = e.new
+    s.gap_discards = 0
+
+
+def _run_stopped(s: RunState, e: ev.RunStopped, at: float) -> None:
+    s.status, s.stop = "stopped", e
+
+
+_APPLY: Mapping[type[Event], Callable[[RunState, Any, float], None]] = {
+    ev.RunStarted: _run_started,
+    ev.RunResumed: _run_resumed,
+    ev.SettingChanged: _setting_changed,
+    ev.Paused: _paused,
+    ev.Continued: _continued,
+    ev.Stepped: _stepped,
+    ev.Warned: _warned,
+    ev.ItemMade: _item_made,
+    ev.ItemQueued: _item_queued,
+    ev.ItemEnded: _item_ended,
+    ev.JobStarted: _job_started,
+    ev.JobFinished: _job_finished,
+    ev.JobFailed: _job_failed,
+    ev.JobAbandoned: _job_abandoned,
+    ev.JobLost: _job_lost,
+    ev.CallStarted: _call_started,
+    ev.CallFinished: _call_finished,
+    ev.SampleScored: _sample_scored,
+    ev.SampleFailed: _sample_failed,
+    ev.ArtifactMade: _artifact_made,
+    ev.Gated: _gated,
+    ev.StalenessJudged: _staleness_judged,
+    ev.Committed: _committed,
+    ev.DepthChanged: _depth_changed,
+    ev.RunStopped: _run_stopped,
+}
+
+
+def check(state: RunState) -> None:
+    """Test every invariant of the state.
+
+    Raises:
+        InvariantError: names the first that does not hold.
+    """
+    _check_places(state)
+    _check_money(state)
+
+
+def _check_places(s: RunState) -> None:
+    working = {job.item for job in s.jobs.values()}
+    waiting = [item for queue in s.queues.values() for item in queue]
+    _hold(len(waiting) == len(set(waiting)), "an item waits in two queues")
+    _hold(not working & set(waiting), "an item waits and is worked on")
+    _hold(working | set(waiting) == set(s.items), "an item is nowhere, or an ended one is somewhere")
+    held = {job: (stage, slot) for stage, slots in s.slots.items() for slot, job in slots.items()}
+    _hold(held == {j.id: (j.stage, j.slot) for j in s.jobs.values()}, "worker slots and running jobs disagree")
+    _hold(all(call.job in s.jobs for call in s.calls.values()), "a call belongs to no running job")
+    _hold(s.status == "stopped" or s.stop is None, "a stop reason without a stop")
+    _hold([m.version for m in s.pool.order] == list(range(len(s.pool.order))), "versions are not consecutive")
+
+
+def _check_money(s: RunState) -> None:
+    held = sum((j.reserved for j in s.jobs.values()), NOTHING) + sum((c.reserved for c in s.calls.values()), NOTHING)
+    held += Spend(proposals=sum(1 for i in s.items.values() if i.kind != "seed" and not i.gated))
+    gap = held - s.reserved
+    _hold(all(abs(value) < 1e-6 for value in gap.as_dict().values()), f"reservations {s.reserved} are not what is held {held}")
+    for name, limit in s.budget.items():
+        used = getattr(s.spent, name, 0) + getattr(s.reserved, name, 0)
+        _hold(used <= limit + 1e-6, f"the budget of {limit} {name} is exceeded: {used}")
+
+
+def _hold(true: bool, what: str) -> None:
+    if not true:
+        raise InvariantError(what)

@@ -1,0 +1,402 @@
+"""The two pure questions of the loop: what did this mean (`decide`), and what may start now (`plan`).
+
+Owns every decision of a run that is not an algorithm's or a policy's own. Owns no I/O: both return events, which the shell
+appends, applies and then acts on. One rule a change must keep: a decision sits here (or in a policy), never beside an ``await``.
+
+`plan` returns one decision at a time; the shell calls it until it returns nothing, so that each sees the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flashevolve_lab.core import events as ev
+from flashevolve_lab.core import inputs as on
+from flashevolve_lab.core.artifacts import Item, Pace, Situation, Spend, Starts, Verdict
+from flashevolve_lab.core.events import Event
+from flashevolve_lab.core.graph import Commit, Route, Rules, Stage
+from flashevolve_lab.core.state import RunState
+
+ACTIONS = ("accept", "update", "patch", "discard")
+
+
+def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Event]:
+    """What an input means, as events. Does not change the state."""
+    match given:
+        case on.Start(run):
+            return _start(run, rules)
+        case on.Resume(created):
+            return _resume(state, created)
+        case on.SetKnobs():
+            return _set_knobs(state, given)
+        case on.Pause(by):
+            return [ev.Paused(by)] if state.status == "running" else []
+        case on.Continue(by):
+            return [ev.Continued(by)] if state.status == "paused" else []
+        case on.Step(jobs, stage):
+            return [ev.Stepped(jobs, stage)] if state.status == "paused" else []
+        case on.Stop():
+            return _stop(state, given)
+        case on.Warn(kind, message):
+            return [ev.Warned(kind, message)]
+        case on.CallWanted():
+            return _call_wanted(state, given)
+        case on.CallEnded(call):
+            return [_call_finished(given)] if call in state.calls else []
+        case on.JobDone(job, result):
+            return _job_done(state, job, result, rules)
+        case on.JobBroke():
+            return _job_broke(state, given)
+        case on.Scored(job, artifact, split, example, score, output, feedback):
+            return [ev.SampleScored(job, artifact, split, example, score, output, feedback)] if job in state.jobs else []
+        case on.Unscored(job, artifact, split, example, kind, message):
+            return [ev.SampleFailed(job, artifact, split, example, kind, message)] if job in state.jobs else []
+
+
+def plan(state: RunState, at: float, rules: Rules) -> list[Event]:
+    """The next thing that should happen by itself: a verdict, a job, a new proposal, or the end of the run; [] when nothing."""
+    if state.status == "stopped" or state.started is None:
+        return []
+    if ending := _should_end(state, at, rules):
+        return _stop(state, ending)
+    if state.status == "paused" and state.step_jobs <= 0:
+        return []
+    return _next_job(state, rules) or _new_proposals(state, rules) or _ending(state, rules)
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------------
+
+
+def _start(run: ev.RunStarted, rules: Rules) -> list[Event]:
+    artifact, item = rules.algorithm.seed()
+    return [run, artifact, ev.ItemMade("p0", item.kind, item.stage, item.base, 0, item.data)]
+
+
+def _resume(state: RunState, created: str) -> list[Event]:
+    lost = _closed_calls(state, None, "lost with its process")
+    for job in state.jobs.values():
+        lost += [ev.JobLost(job.id), ev.ItemQueued(job.item, job.stage, front=True)]
+    return [*lost, ev.RunResumed(created)]
+
+
+def _set_knobs(state: RunState, given: on.SetKnobs) -> list[Event]:
+    changes: list[Event] = []
+    for knob, new in given.values.items():
+        old = state.budget if knob == "budget" else state.settings.get(knob)
+        if old != new:
+            changes.append(ev.SettingChanged(knob, old, new, given.by, given.why))
+    return changes
+
+
+def _stop(state: RunState, given: on.Stop) -> list[Event]:
+    if state.status == "stopped":
+        return []
+    ended = _closed_calls(state, None, "cancelled by the stop")
+    for job in state.jobs.values():
+        ended.append(ev.JobAbandoned(job.id, given.reason, still_running=job.id in given.threads))
+        ended.append(ev.ItemQueued(job.item, job.stage, front=True))
+    return [*ended, ev.RunStopped(given.kind, given.reason)]
+
+
+def _call_wanted(state: RunState, given: on.CallWanted) -> list[Event]:
+    job = state.jobs.get(given.job)
+    if job is None or (state.status == "paused" and not job.stepped) or state.room(given.reserve):
+        return []
+    return [
+        ev.CallStarted(state.next_id("c"), given.job, given.role, given.key, given.attempt, given.reserve, given.request)
+    ]
+
+
+def _call_finished(given: on.CallEnded) -> ev.CallFinished:
+    return ev.CallFinished(
+        given.call,
+        given.outcome,
+        given.spent,
+        given.prompt_tokens,
+        given.completion_tokens,
+        given.finish,
+        given.model,
+        given.text,
+    )
+
+
+def _job_done(state: RunState, job_id: str, result: object, rules: Rules) -> list[Event]:
+    job = state.jobs.get(job_id)
+    if job is None:
+        return []
+    assert isinstance(result, dict)
+    item = state.items[job.item]
+    finished: list[Event] = [*_closed_calls(state, job_id, "its job ended"), ev.JobFinished(job_id, result)]
+    return finished + _routed(state, item, job.stage, rules.algorithm.route(state, item, job.stage, result), rules)
+
+
+def _job_broke(state: RunState, given: on.JobBroke) -> list[Event]:
+    job = state.jobs.get(given.job)
+    if job is None:
+        return []
+    item = state.items[job.item]
+    events = _closed_calls(state, job.id, "its job failed")
+    events.append(ev.JobFailed(given.job, given.kind, given.message, given.raw))
+    if given.again and item.tries < state.settings.get("retries", 1):
+        return [*events, ev.ItemQueued(item.id, job.stage, retry=True)]
+    if item.kind == "seed":
+        reason = f"the seed could not be scored: {given.message}"
+        return [*events, ev.ItemQueued(item.id, job.stage), ev.RunStopped("failures", reason)]
+    outcome: ev.ItemOutcome = "refused" if given.kind in REFUSALS else "unaffordable" if given.kind == "budget" else "failed"
+    return [*events, ev.ItemEnded(item.id, outcome, f"{job.stage}: {given.message}", item.data.get("child", ""))]
+
+
+def _closed_calls(state: RunState, job: str | None, why: str) -> list[Event]:
+    """What is still open (of a job, or of all) ends as cancelled, charged as reserved: nobody will hear its answer."""
+    open_calls = [c for c in state.calls.values() if job in (None, c.job)]
+    return [ev.CallFinished(c.id, "cancelled", c.reserved, text=f"{why}; charged as reserved") for c in open_calls]
+
+
+REFUSALS = ("truncated", "unclosed", "empty", "unchanged", "duplicate", "ambiguous", "no_text")
+
+
+def _routed(state: RunState, item: Item, stage: str, route: Sequence[Route], rules: Rules) -> list[Event]:
+    events: list[Event] = []
+    for move in route:
+        if isinstance(move, Commit):
+            events += _commit(state, item, stage, move, rules)
+        else:
+            events.append(move)
+    return events
+
+
+def _commit(state: RunState, item: Item, stage: str, commit: Commit, rules: Rules) -> list[Event]:
+    """Judge once more, then change the pool: one synchronous step, so no race is possible."""
+    events: list[Event] = []
+    situation = rules.algorithm.situation(state, item)
+    if situation.gap > 0:
+        verdict = _verdict(state, item, situation, commit, rules)
+        if verdict.action != "discard" and verdict.action != "accept":
+            verdict = Verdict("accept", f"already validated, so there is nothing to redo ({verdict.action}: {verdict.reason})")
+        events.append(_judged(state, item, stage, "commit", situation, verdict, commit.artifact))
+        if verdict.action == "discard":
+            return [*events, ev.ItemEnded(item.id, "discarded", verdict.reason, commit.artifact), *_livelock(state, rules)]
+    version = state.pool.version + 1
+    scores = {str(example): score for example, score in commit.scores.items()}
+    events.append(ev.Committed(version, commit.artifact, item.id, item.batch, scores, commit.examples))
+    events.append(ev.ItemEnded(item.id, "committed", f"version {version}", commit.artifact))
+    return events + _deeper(state, rules)
+
+
+# --- staleness ------------------------------------------------------------------------------------------------------------
+
+
+def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit | None, rules: Rules) -> Verdict:
+    stale = rules.algorithm.stale_item(state, item, situation, commit)
+    policy = rules.staleness(state)
+    try:
+        verdict = policy.judge(stale)
+        if verdict.action not in ACTIONS or not isinstance(verdict.reason, str):
+            raise TypeError(f"expected a Verdict with an action of {ACTIONS} and a reason, got {verdict!r}")
+    except Exception as error:  # a policy from a notebook cell may raise anything; it must not end the run
+        return Verdict("accept", f"accepted because the policy {type(policy).__name__} failed: {type(error).__name__}: {error}")
+    if verdict.action == "update" and item.updates:
+        return Verdict("discard", f"updated once already, and stale again: {verdict.reason}")
+    if verdict.action == "patch" and "patch" not in rules.algorithm.graph.names:
+        return Verdict("accept", f"accepted because this algorithm has no patch stage: {verdict.reason}")
+    return verdict
+
+
+def _judged(
+    state: RunState, item: Item, stage: str, where: str, situation: Situation, verdict: Verdict, artifact: str
+) -> ev.StalenessJudged:
+    described = state.settings["staleness"]
+    return ev.StalenessJudged(
+        item=item.id,
+        artifact=artifact,
+        stage=stage,
+        where=where,
+        base=item.base,
+        version=state.pool.version,
+        gap=situation.gap,
+        touched=situation.touched,
+        superseded=situation.superseded,
+        counterpart=situation.counterpart,
+        action=verdict.action,
+        reason=verdict.reason,
+        policy=str(described.get("name", described)),
+        why=situation.why,
+    )
+
+
+def _judge_waiting(state: RunState, item: Item, stage: Stage, rules: Rules) -> tuple[list[Event], bool]:
+    """The verdict on an item about to be taken from a judged queue and what follows, and whether it goes on as it is."""
+    situation = rules.algorithm.situation(state, item)
+    if situation.gap <= 0:
+        return [], True
+    verdict = _verdict(state, item, situation, None, rules)
+    artifact = item.data.get("child", "")
+    events: list[Event] = [_judged(state, item, stage.name, "dequeue", situation, verdict, artifact)]
+    if verdict.action == "discard":
+        return [*events, ev.ItemEnded(item.id, "discarded", verdict.reason, artifact), *_livelock(state, rules)], False
+    if verdict.action == "update":
+        return events + _routed(state, item, stage.name, rules.algorithm.update(state, item, situation), rules), False
+    if verdict.action == "patch":
+        return [*events, ev.ItemQueued(item.id, "patch", {"counterpart": situation.counterpart})], False
+    return events, True
+
+
+def _depth(state: RunState, rules: Rules) -> int:
+    depth = rules.schedule(state).depth
+    return depth if state.effective_depth is None else min(depth, state.effective_depth)
+
+
+def _livelock(state: RunState, rules: Rules) -> list[Event]:
+    """After 2 × depth discards in a row the effective depth halves."""
+    depth = _depth(state, rules)
+    if depth <= 1 or state.gap_discards + 1 < 2 * depth:
+        return []
+    why = f"{state.gap_discards + 1} stale items in a row were discarded: fewer in flight means smaller gaps"
+    return [ev.DepthChanged(depth, depth // 2, why)]
+
+
+def _deeper(state: RunState, rules: Rules) -> list[Event]:
+    """A commit lets an effective depth grow by one again, up to the schedule's."""
+    now, full = state.effective_depth, rules.schedule(state).depth
+    if now is None or now >= full:
+        return []
+    return [ev.DepthChanged(now, now + 1, "a commit: one more may be in flight again")]
+
+
+# --- starting -------------------------------------------------------------------------------------------------------------
+
+
+def slots_of(state: RunState, stage: str, rules: Rules) -> int:
+    """Worker slots of a stage: the setting, or as many as the schedule's depth."""
+    slots = state.settings.get("slots") or {}
+    return int(slots.get(stage) or rules.schedule(state).depth)
+
+
+def _free_slot(state: RunState, stage: str, rules: Rules) -> int | None:
+    taken = state.slots[stage]
+    if len(taken) >= slots_of(state, stage, rules):
+        return None
+    return next(n for n in range(len(taken) + 1) if n not in taken)
+
+
+def _steps(state: RunState, stage: str) -> bool:
+    return state.status != "paused" or state.step_stage in ("", stage)
+
+
+def _next_job(state: RunState, rules: Rules) -> list[Event]:
+    """The next job (or verdict), work nearest to a commit first."""
+    for stage in reversed(rules.algorithm.graph.stages):
+        queue = state.queues[stage.name]
+        if not queue or not _steps(state, stage.name):
+            continue
+        slot = _free_slot(state, stage.name, rules)
+        if slot is None:
+            continue
+        item = state.items[queue[0]]
+        need = rules.algorithm.need(state, item, stage.name)
+        if state.room(need):
+            continue
+        events, goes_on = _judge_waiting(state, item, stage, rules) if stage.judged else ([], True)
+        return [*events, _job_started(state, stage, slot, item, need)] if goes_on else events
+    return []
+
+
+def _job_started(state: RunState, stage: Stage, slot: int, item: Item, need: Spend) -> ev.JobStarted:
+    return ev.JobStarted(
+        state.next_id("j"), stage.name, slot, item.id, state.pool.version, need, stepped=state.status == "paused"
+    )
+
+
+def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
+    """New proposals, as the schedule, the free slots of the entry stage and the budget allow."""
+    entry = rules.algorithm.graph.entry
+    if state.pool.version < 0 or not _steps(state, entry):
+        return []
+    starts = rules.schedule(state).admits(Pace(state.in_flight, state.pool.version))
+    count = _bounded(state, starts, entry, rules)
+    need = rules.algorithm.proposal_need(state)
+    idle = state.idle_ends >= state.settings.get("max_idle", 100)
+    if count <= 0 or idle or state.exhausted or state.room(need + Spend(proposals=1)):
+        return []
+    if starts.together:
+        return _batch(state, starts, count, rules)
+    new = rules.algorithm.begin(state, (), None)
+    if new is None:
+        return []
+    return [ev.ItemMade(state.next_id("p"), new.kind, new.stage, new.base, state.batches + 1, new.data)]
+
+
+def _bounded(state: RunState, starts: Starts, entry: str, rules: Rules) -> int:
+    count = min(starts.count, _depth(state, rules) - state.in_flight)
+    if starts.together:
+        return count
+    free = slots_of(state, entry, rules) - len(state.slots[entry]) - len(state.queues[entry])
+    return min(count, free)
+
+
+def _batch(state: RunState, starts: Starts, count: int, rules: Rules) -> list[Event]:
+    """A whole batch at once: its parents are all drawn now, from the same front."""
+    events: list[Event] = []
+    drawn: list[Item] = []
+    one = rules.algorithm.proposal_need(state) + Spend(proposals=1)
+    for i in range(count):
+        parent = drawn[-1].data["parent"] if i % starts.per_parent else None
+        new = rules.algorithm.begin(state, drawn, parent)
+        if new is None or (i and state.room(_times(one, i + 1))):
+            break
+        id = state.next_id("p", i)
+        drawn.append(Item(id, new.kind, new.base, state.batches + 1, dict(new.data), new.stage, 0.0))
+        events.append(ev.ItemMade(id, new.kind, new.stage, new.base, state.batches + 1, new.data))
+    return events
+
+
+def _times(spend: Spend, n: int) -> Spend:
+    return Spend(spend.metric_calls * n, spend.llm_calls * n, spend.tokens * n, spend.dollars * n, spend.proposals * n)
+
+
+# --- ending ---------------------------------------------------------------------------------------------------------------
+
+
+def _should_end(state: RunState, at: float, rules: Rules) -> on.Stop | None:
+    """Reasons to stop at once: the deadline, or failures in a row."""
+    seconds = state.budget.get("seconds")
+    if seconds is not None and at >= seconds:
+        return on.Stop("budget", f"seconds: the {seconds:g} s of the budget are over")
+    if not state.streaks:
+        return None
+    limit = max(state.settings.get("max_failures", 20), 2 * _depth(state, rules))
+    for what, count in state.streaks.items():
+        if count >= limit:
+            return on.Stop("failures", f"{count} failures in a row ({what}); the last: {state.last_failure}")
+    return None
+
+
+def _ending(state: RunState, rules: Rules) -> list[Event]:
+    """The end of a run in which nothing runs and nothing further can start."""
+    if state.jobs or state.status == "paused":
+        return []
+    for stage, queue in state.queues.items():
+        for waiting in queue:
+            if short := state.room(rules.algorithm.need(state, state.items[waiting], stage)):
+                return _unaffordable(state, waiting, short)
+    if state.items:
+        return []
+    return _stop(state, _why_done(state, rules))
+
+
+def _why_done(state: RunState, rules: Rules) -> on.Stop:
+    short = state.room(rules.algorithm.proposal_need(state) + Spend(proposals=1))
+    if short:
+        used, limit = getattr(state.spent, short), state.budget[short]
+        return on.Stop("budget", f"{short}: {used:,.10g} of {limit:,.10g} used; another proposal would not fit")
+    if state.exhausted:
+        return on.Stop("budget", state.exhausted)
+    if state.idle_ends:
+        idle = f"{state.idle_ends} proposals in a row were skipped (perfect minibatch) or refused"
+        return on.Stop("done", f"{idle}: nothing left to learn from this train set")
+    return on.Stop("done", "neither the schedule nor the algorithm starts a further proposal")
+
+
+def _unaffordable(state: RunState, item: str, short: str) -> list[Event]:
+    child = state.items[item].data.get("child", "")
+    return [ev.ItemEnded(item, "unaffordable", f"what is left of the budget of {short} does not cover its next stage", child)]

@@ -1,0 +1,150 @@
+"""How a job calls a model: the `Asker` given to programs and proposers, and the ledger kept for each of its calls.
+
+Owns the translation between a call and the inputs the core decides on. One rule a change must keep: nothing is sent before its
+`CallStarted` is in the log, and every call that was sent ends in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_lab.core import Spend, draw
+from flashevolve_lab.core import inputs as on
+from flashevolve_lab.core.events import CallOutcome, CallStarted
+from flashevolve_lab.errors import BadReply, BudgetSpent, ModelError, RateLimited, Refused, Transient
+from flashevolve_lab.llm import Reply, Request, chat
+from flashevolve_lab.llm.seam import Message
+
+if TYPE_CHECKING:
+    from flashevolve_lab.engine.shell import Shell
+
+DEFAULT_MAX_TOKENS = 512
+
+
+class JobAsker:
+    """Calls a role's model on behalf of one job; ``key`` names the calls inside it."""
+
+    def __init__(self, shell: Shell, job: str, priority: float, role: str, key: str) -> None:
+        self._shell = shell
+        self._job = job
+        self._priority = priority
+        self._role = role
+        self._key = key
+        self._calls = 0
+
+    async def complete(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        choices: Sequence[str] = (),
+    ) -> Reply:
+        """One call, limited, retried, charged and recorded."""
+        request = Request(
+            messages=chat(messages, system=system),
+            max_tokens=max_tokens or DEFAULT_MAX_TOKENS,
+            role=self._role,
+            temperature=temperature,
+            choices=tuple(choices),
+            priority=self._priority,
+        )
+        self._calls += 1
+        ledger = CallLedger(self._shell, self._job, request, f"{self._key}#{self._calls}")
+        return await self._shell.gateway.complete(request, ledger)
+
+    def ask(self, messages: str | Sequence[Message], **options: Any) -> str:
+        """The same from a thread: blocks until the reply is there, and returns its text."""
+        return asyncio.run_coroutine_threadsafe(self._asked(messages, options), self._shell.loop).result().text
+
+    async def _asked(self, messages: str | Sequence[Message], options: dict[str, Any]) -> Reply:
+        self._shell.places.arrived()
+        try:
+            return await self.complete(messages, **options)
+        finally:
+            self._shell.places.left()
+
+
+class CallLedger:
+    """The run's side of one logical call: gate, reservation, record (see `llm.gateway.Ledger`)."""
+
+    def __init__(self, shell: Shell, job: str, request: Request, key: str) -> None:
+        self._shell = shell
+        self._job = job
+        self._request = request
+        self._key = key
+        self._price = getattr(shell.gateway.models[request.role], "price", None) or (0.0, 0.0)
+        self._input_tokens = request.input_tokens_estimate()
+        self._reserve = self._cost(1, self._input_tokens, request.max_tokens)
+
+    def _cost(self, calls: int, prompt_tokens: int, completion_tokens: int) -> Spend:
+        dollars = (prompt_tokens * self._price[0] + completion_tokens * self._price[1]) / 1e6
+        return Spend(llm_calls=calls, tokens=prompt_tokens + completion_tokens, dollars=dollars)
+
+    async def ready(self) -> None:
+        """While the run is paused, only a stepped job may go on."""
+        while self._held():
+            await self._shell.change()
+
+    def _held(self) -> bool:
+        job = self._shell.state.jobs.get(self._job)
+        return self._shell.state.status == "paused" and job is not None and not job.stepped
+
+    def begin(self, attempt: int) -> str | None:
+        """Reserve and record."""
+        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self._digest())
+        for event in self._shell.now(wanted):
+            if isinstance(event, CallStarted):
+                return event.call
+        if self._job not in self._shell.state.jobs:
+            raise asyncio.CancelledError
+        if short := self._shell.state.room(self._reserve, released=True):
+            limit, used = self._shell.state.budget[short], getattr(self._shell.state.spent, short)
+            needs = getattr(self._reserve, short)
+            raise BudgetSpent(f"{short}: {used:,.10g} of {limit:,.10g} used, and the next call may need {needs:,.10g}")
+        return None
+
+    def _digest(self) -> str:
+        text = repr([(m["role"], m["content"]) for m in self._request.messages])
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    async def changed(self) -> None:
+        """Something ended, or a setting moved."""
+        await self._shell.change()
+
+    def end(self, call: str, outcome: Reply | BaseException) -> None:
+        """Record; a reply is charged as counted by the server, a refusal by its input, an unknown end as reserved."""
+        if isinstance(outcome, Reply):
+            prompt = outcome.prompt_tokens or self._input_tokens
+            spent = self._cost(1, prompt, outcome.completion_tokens)
+            ended = on.CallEnded(
+                call, "ok", spent, prompt, outcome.completion_tokens, outcome.finish, outcome.model, outcome.text
+            )
+        else:
+            kind, spent = self._charged(outcome)
+            ended = on.CallEnded(call, kind, spent, text=str(outcome)[:2000])
+        self._shell.post(ended)
+
+    def _charged(self, error: BaseException) -> tuple[CallOutcome, Spend]:
+        match error:
+            case RateLimited():
+                return "rate_limited", Spend(llm_calls=1)
+            case Transient():
+                return "transient", Spend(llm_calls=1)
+            case Refused():
+                return "refused", self._cost(1, self._input_tokens, 0)
+            case BadReply():
+                return "bad_reply", self._reserve
+            case TimeoutError() | ModelError():
+                return "transient", self._reserve
+            case _:
+                return "cancelled", self._reserve
+
+    def draw(self) -> Random:
+        """Waiting times, keyed by the call."""
+        return draw(self._shell.state.started.seed if self._shell.state.started else 0, self._job, self._key, "wait")

@@ -1,0 +1,143 @@
+"""Where a user's code runs: on the engine's loop when it is async, in a daemon thread when it is not.
+
+Owns the thread pool and the bridge between a thread and the loop. A thread cannot be killed: a call that is no longer wanted is
+abandoned and its thread dies with the process. One rule a change must keep: nothing of a user's may block the engine's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from flashevolve_lab.engine.clock import VirtualLoop
+
+OWNER: ContextVar[str] = ContextVar("lab_job", default="")  # the job whose work is running
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_THREADS = 256
+_NESTED = "cannot be called from a running event loop"
+
+
+def quick(function: F) -> F:
+    """Mark a synchronous metric or program as taking microseconds: it then runs on the engine's loop instead of a thread."""
+    function.quick = True  # type: ignore[attr-defined]
+    return function
+
+
+class Places:
+    """Runs user functions without blocking the loop. Made and used on the engine's loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._idle = 0
+        self._count = threading.Lock()
+        self._outside: Counter[str] = Counter()
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result, wherever it has to run. Cancelling abandons a thread, it does not stop it."""
+        if getattr(function, "quick", False):
+            return function(*arguments)
+        if _is_async(function):
+            try:
+                return await function(*arguments)
+            except RuntimeError as error:
+                if _NESTED not in str(error):
+                    raise
+                return await self._in_thread(_run_nested, function, *arguments)
+        result = await self._in_thread(function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    def held_by_threads(self) -> frozenset[str]:
+        """Jobs that have work in a thread just now, which cannot be killed."""
+        return frozenset(self._outside)
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        done: asyncio.Future[Any] = self._loop.create_future()
+        owner = OWNER.get()
+
+        def settle(result: Any, error: Exception | None) -> None:
+            self.arrived()
+            self._outside.subtract([owner])
+            self._outside += Counter()  # drop zeros
+            if done.done():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+        def work() -> None:
+            outcome = _outcome(function, *arguments)
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody wants the result any more
+                self._loop.call_soon_threadsafe(settle, *outcome)
+
+        self.left()
+        self._outside[owner] += 1
+        self._submit(work)
+        return await done
+
+    def left(self) -> None:
+        """Work leaves the loop: virtual time stands still."""
+        if isinstance(self._loop, VirtualLoop):
+            self._loop.hold()
+
+    def arrived(self) -> None:
+        """Work is back on the loop (or waits for it): virtual time may go on."""
+        if isinstance(self._loop, VirtualLoop):
+            self._loop.release()
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        with self._count:
+            needs_thread = self._idle == 0 and self._threads < MAX_THREADS
+            if needs_thread:
+                self._threads += 1
+            elif self._idle:
+                self._idle -= 1
+        self._work.put(work)
+        if needs_thread:
+            threading.Thread(target=self._serve, name="lab-user-code", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            with self._count:
+                self._idle += 1
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end after their work, or with the process."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+
+def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """What the function returned or raised; a user's function may raise anything, SystemExit included."""
+    try:
+        return function(*arguments), None
+    except StopIteration as error:  # cannot pass through a future
+        return None, RuntimeError(f"raised StopIteration: {error}")
+    except BaseException as error:
+        return None, error if isinstance(error, Exception) else RuntimeError(f"raised {error!r}")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _run_nested(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run an async function that itself calls ``asyncio.run``: on a loop of its own, made re-entrant by nest-asyncio2."""
+    import nest_asyncio2
+
+    loop = asyncio.new_event_loop()
+    try:
+        nest_asyncio2.apply(loop)
+        return loop.run_until_complete(function(*arguments))
+    finally:
+        loop.close()

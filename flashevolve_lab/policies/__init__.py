@@ -1,0 +1,67 @@
+"""Pure judgements on small values, each with a reason in words; and how they are written into a log and read back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from flashevolve_lab.errors import SetupError
+from flashevolve_lab.policies.schedule import SCHEDULES, Batched, Pipelined, Sequential
+from flashevolve_lab.policies.staleness import STALENESS, Full, Guarded
+
+BUILT_IN: Mapping[str, type] = {**SCHEDULES, **STALENESS}
+
+
+def describe(policy: object) -> dict[str, Any]:
+    """A policy as JSON-able facts: its class name, its fields, and for a user's own a hash of its code (so an edit is a change)."""
+    values = {f.name: getattr(policy, f.name) for f in fields(policy)} if is_dataclass(policy) else {}
+    facts = {"name": type(policy).__name__, **{k: v for k, v in values.items() if _plain(v)}}
+    return facts if type(policy) in BUILT_IN.values() else {**facts, "code": _code(type(policy))}
+
+
+def _code(cls: type) -> str:
+    bodies = [value.__code__ for value in vars(cls).values() if hasattr(value, "__code__")]
+    return hashlib.sha256(repr([(b.co_code, b.co_consts) for b in bodies]).encode()).hexdigest()[:8]
+
+
+class Policies:
+    """Recorded descriptions back into live policies: built-in ones by name, a user's own as registered with `live`."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, object] = {}
+
+    def live(self, policy: object) -> dict[str, Any]:
+        """Register a policy object; returns its description for the log."""
+        described = describe(policy)
+        self._live[_key(described)] = policy
+        return described
+
+    def __call__(self, described: Any) -> Any:
+        """The live policy of a description.
+
+        Raises:
+            SetupError: a policy defined in a notebook cell that was not given again.
+        """
+        key = _key(described)
+        if key not in self._live:
+            cls = BUILT_IN.get(described.get("name", ""))
+            if cls is None:
+                known = ", ".join(sorted(BUILT_IN))
+                raise SetupError(f"the policy {described!r} is not built in ({known}): pass the object itself again")
+            self._live[key] = cls(**{k: v for k, v in described.items() if k != "name"})
+        return self._live[key]
+
+
+def _key(described: Any) -> str:
+    return repr(sorted(described.items()))
+
+
+def _plain(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))
+
+
+__all__ = [
+    "BUILT_IN", "SCHEDULES", "STALENESS", "Batched", "Full", "Guarded", "Pipelined", "Policies", "Sequential", "describe",
+]  # fmt: skip

@@ -1,0 +1,187 @@
+"""The handle of a run: what a notebook touches, whether the run is being executed here, elsewhere, or is finished.
+
+Owns the thread-safe ways to look (always through the log) and to command (always through the inbox). One rule a change must
+keep: nothing here waits for the run except `step`, `wait` and ``await run``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flashevolve_lab.core import Entry, RunState
+from flashevolve_lab.core import inputs as on
+from flashevolve_lab.errors import RunError, SetupError
+from flashevolve_lab.policies import Policies
+from flashevolve_lab.runs.knobs import recorded
+from flashevolve_lab.runs.status import Best, Status, best_of, status_of
+from flashevolve_lab.store import Reader
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flashevolve_lab.engine import Shell
+    from flashevolve_lab.plots import Figures
+
+_FAILED = ("failures", "error")
+
+
+class Run:
+    """One run. Returned by `start` (being executed in this process) and by `open` (read from its file)."""
+
+    def __init__(self, path: Path, shell: Shell | None = None, policies: Policies | None = None) -> None:
+        self.path = path
+        self._shell = shell
+        self._policies = policies or Policies()
+        self._reader = Reader(path)
+        self._lock = threading.Lock()
+        self._state = RunState()
+        self._entries: list[Entry] = []
+
+    # --- looking ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.stem
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The log so far, oldest first. A copy of the list; the entries are frozen."""
+        with self._lock:
+            return list(self._read())
+
+    @property
+    def state(self) -> RunState:
+        """The log so far, folded. A private copy of this handle: looking at it costs the run nothing."""
+        with self._lock:
+            self._read()
+            return self._state
+
+    @property
+    def status(self) -> Status:
+        """State, stop reason, proposals, scores and what was spent, now."""
+        state = self.state
+        return status_of(state, self._alive())
+
+    @property
+    def best(self) -> Best | None:
+        """The committed artifact with the highest mean validation score; None before the seed is scored."""
+        return best_of(self.state)
+
+    def frame(self, name: str = "jobs") -> pd.DataFrame:
+        """A table of the log so far: jobs, calls, artifacts, items, staleness, budget, settings, slots, scores, failures, …"""
+        import pandas as pd
+
+        from flashevolve_lab.views import Tables
+
+        tables = Tables()
+        tables.feed(self.entries)
+        return pd.DataFrame(tables.columns(name))
+
+    @property
+    def figures(self) -> Figures:
+        """Figures of the log so far: ``figures.score()``, ``figures.gantt()``, each with ``.export(path)``."""
+        from flashevolve_lab.plots import Figures
+
+        return Figures(lambda: self.entries, self.name)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.status}>"
+
+    def _read(self) -> list[Entry]:
+        fresh = self._reader.entries(after=self._state.seq)
+        self._state.apply_all(fresh)
+        self._entries += fresh
+        return self._entries
+
+    def _alive(self) -> bool:
+        return (self._shell is not None and not self._shell.done.done()) or self._reader.being_written
+
+    # --- commanding -------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> Run:
+        """Start no further job and no further call; what is in flight finishes."""
+        self._live().send(on.Pause())
+        return self
+
+    def resume(self) -> Run:
+        """The opposite of `pause`."""
+        self._live().send(on.Continue())
+        return self
+
+    def set(self, *, why: str = "", **knobs: Any) -> Run:
+        """Change settings mid-run: ``schedule``, ``staleness``, ``slots``, ``concurrency``, ``max_failures``, ``budget``.
+
+        Each change is recorded with ``why`` and governs what starts, or is judged, from then on.
+
+        Raises:
+            SetupError: an unknown knob or a value it does not accept; nothing was changed.
+        """
+        shell = self._live()
+        shell.send(on.SetKnobs(recorded(knobs, self._policies, shell.worker.graph.names), "user", why))
+        return self
+
+    def stop(self, reason: str = "stopped by the user") -> Run:
+        """End the run: finished work is kept, the rest is cancelled within a second. Does not wait."""
+        self._live().stop(reason)
+        return self
+
+    def step(self, n: int = 1, *, stage: str | None = None, timeout: float | None = None) -> list[Entry]:
+        """While paused: run the ``n`` jobs that would be next (of ``stage``), wait for them, and stay paused.
+
+        Returns:
+            The entries they wrote; empty when nothing could start.
+
+        Raises:
+            SetupError: the run is not paused, or there is no such stage.
+            TimeoutError: they took longer than ``timeout`` seconds; they go on.
+        """
+        shell = self._live()
+        stages = shell.worker.graph.names
+        if stage is not None and stage not in stages:
+            raise SetupError(f"step(stage=…): there is no stage {stage!r}; the stages are {', '.join(stages)}")
+        if not isinstance(n, int) or n < 1:
+            raise SetupError(f"step(n): expected an integer of at least 1; got {n!r}")
+        stepping = asyncio.run_coroutine_threadsafe(shell.step(n, stage or ""), shell.loop)
+        concurrent.futures.wait([stepping, shell.done], timeout, concurrent.futures.FIRST_COMPLETED)
+        if not stepping.done() and not shell.done.done():
+            raise TimeoutError(f"the step took longer than {timeout} s; it goes on")
+        before = stepping.result() if stepping.done() else 0
+        return [entry for entry in self.entries if entry.seq > before]
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run has ended, at most ``timeout`` seconds; returns the status either way.
+
+        Raises:
+            RunError: it ended by failures; the reason is in the message, and everything finished is kept.
+        """
+        if self._shell is not None:
+            concurrent.futures.wait([self._shell.done], timeout)
+        return self._ended()
+
+    def __await__(self) -> Generator[Any, None, Status]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Status:
+        if self._shell is not None:
+            await asyncio.wrap_future(self._shell.done)
+        return self._ended()
+
+    def _ended(self) -> Status:
+        status = self.status
+        if status.kind in _FAILED:
+            cause = self._shell.error if self._shell else None
+            raise RunError(f"{status.reason}. What was finished is kept in {self.path}") from cause
+        return status
+
+    def _live(self) -> Shell:
+        if self._shell is None:
+            raise SetupError(f"{self.name} is not executed by this process, so it can only be looked at")
+        if self._shell.done.done():
+            raise SetupError(f"{self.name} has ended ({self.status.reason}); start a new run")
+        return self._shell

@@ -1,0 +1,69 @@
+"""Settings that can change mid-run: what each accepts, and how it is written into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flashevolve_lab.errors import SetupError
+from flashevolve_lab.policies import Policies
+from flashevolve_lab.runs.budget import Budget
+
+
+def recorded(values: Mapping[str, Any], policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
+    """Knob → JSON value, with live policies registered. Raises `SetupError` for what no knob accepts."""
+    if unknown := set(values) - set(KNOBS):
+        raise SetupError(f"there is no knob {', '.join(sorted(unknown))}; the knobs are {', '.join(KNOBS)}")
+    return {knob: KNOBS[knob](value, policies, stages) for knob, value in values.items()}
+
+
+def _schedule(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
+    if isinstance(value, type) or not (hasattr(value, "admits") and hasattr(value, "depth")):
+        raise SetupError(f"schedule: expected Sequential(), Batched(p, n), Pipelined(depth) or one of your own; got {value!r}")
+    return policies.live(value)
+
+
+def _staleness(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
+    if isinstance(value, type) or not callable(getattr(value, "judge", None)):
+        raise SetupError(f"staleness: expected Full(), Guarded(max_gap) or an object with judge(item); got {value!r}")
+    return policies.live(value)
+
+
+def _slots(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise SetupError(f"slots: expected a mapping of stage → worker slots, e.g. {{'validate': 4}}; got {value!r}")
+    for stage, count in value.items():
+        if stage not in stages:
+            raise SetupError(f"slots: there is no stage {stage!r}; the stages are {', '.join(stages)}")
+        _whole(f"slots[{stage!r}]", count)
+    return dict(value)
+
+
+def _concurrency(value: Any, policies: Policies, stages: Sequence[str]) -> int:
+    return _whole("concurrency", value)
+
+
+def _max_failures(value: Any, policies: Policies, stages: Sequence[str]) -> int:
+    return _whole("max_failures", value)
+
+
+def _budget(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, float]:
+    if not isinstance(value, Budget):
+        raise SetupError(f"budget: expected lab.Budget(metric_calls=…, …); got {value!r}")
+    return value.limits()
+
+
+def _whole(what: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SetupError(f"{what}: expected an integer of at least 1; got {value!r}")
+    return value
+
+
+KNOBS: Mapping[str, Callable[[Any, Policies, Sequence[str]], Any]] = {
+    "schedule": _schedule,
+    "staleness": _staleness,
+    "slots": _slots,
+    "concurrency": _concurrency,
+    "max_failures": _max_failures,
+    "budget": _budget,
+}

@@ -1,0 +1,195 @@
+"""Starting a run: everything that can be wrong is found here, before anything is spent.
+
+Owns the checks, the forecast and the wiring of algorithm, models, log and shell. One rule a change must keep: `start` returns at
+once with a handle, or raises a `SetupError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import re
+import warnings
+import weakref
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flashevolve_lab.algorithms import GEPA, Plan
+from flashevolve_lab.core import inputs as on
+from flashevolve_lab.core.events import RunStarted
+from flashevolve_lab.engine import Clock, Scaled, Shell, Virtual, Wall
+from flashevolve_lab.errors import SetupError
+from flashevolve_lab.llm import LLM, Limits
+from flashevolve_lab.policies import Guarded, Pipelined, Policies
+from flashevolve_lab.runs.budget import Budget
+from flashevolve_lab.runs.handle import Run
+from flashevolve_lab.runs.knobs import recorded
+from flashevolve_lab.store import Writer
+from flashevolve_lab.tasks import Task
+
+FOLDER = "data/runs"
+FEW = 10  # a forecast of fewer proposals than this is worth a warning
+_running: weakref.WeakSet[Shell] = weakref.WeakSet()
+
+
+def start(
+    task: Task,
+    algorithm: Plan | None = None,
+    *,
+    llm: LLM,
+    budget: Budget,
+    reflection_llm: LLM | None = None,
+    schedule: Any = None,
+    staleness: Any = None,
+    slots: Mapping[str, int] | None = None,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    folder: str | Path = FOLDER,
+    paused: bool = False,
+    sample_timeout_s: float = 600.0,
+) -> Run:
+    """Start an evolution; returns its handle at once.
+
+    Args:
+        task: Data, program and metric.
+        algorithm: What evolves it; by default `GEPA()`.
+        llm: The model that programs call, and that reflects unless ``reflection_llm`` is given.
+        budget: What may be spent; never exceeded.
+        reflection_llm: The model that proposes.
+        schedule: `Sequential`, `Batched(p, n)` or `Pipelined(depth)` (the default, depth 16).
+        staleness: `Full`, `Guarded(max_gap)` (the default, 8), or an object with ``judge(item)``.
+        slots: Worker slots by stage; by default as many as the schedule's depth.
+        limits: Calls in flight, deadline and retries.
+        clock: `Wall()`, `Scaled(factor)` or `Virtual()`; the last two for simulated models.
+        seed: Of every random draw.
+        name: Of the run and its file; by default from the task and the time.
+        folder: Where the file ``<name>.sqlite`` is written.
+        paused: Start paused, to go step by step.
+        sample_timeout_s: Lab seconds a program and a metric may take on one example.
+
+    Raises:
+        SetupError: something is wrong; nothing has been spent.
+    """
+    algorithm = GEPA() if algorithm is None else algorithm
+    clock = Wall() if clock is None else clock
+    limits = Limits() if limits is None else limits
+    models = {"task": llm, "reflection": llm if reflection_llm is None else reflection_llm}
+    _check_arguments(task, algorithm, models, budget, limits, clock, seed)
+    worker = algorithm.bind(task, seed)
+    warning = _forecast(algorithm, task, budget)
+    _check_models(models)
+    policies = Policies()
+    knobs = {"schedule": schedule or Pipelined(), "staleness": staleness or Guarded(), "concurrency": limits.concurrency}
+    settings = recorded({**knobs, "slots": slots or {}}, policies, worker.graph.names)
+    path = _path(name, task.name, Path(folder))
+    started = RunStarted(
+        run=path.stem,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=seed,
+        clock=clock.name,
+        algorithm=algorithm.describe(),
+        stages=worker.graph.names,
+        settings=settings,
+        budget=budget.limits(),
+        task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val)},
+        llm={role: model.describe() for role, model in models.items()},
+        lab=_version(),
+    )
+    shell = Shell(
+        worker=worker,
+        task=task,
+        models=models,
+        limits=limits,
+        log=Writer(path),
+        policy=policies,
+        clock=clock,
+        sample_timeout_s=sample_timeout_s,
+    )
+    _running.add(shell)
+    first: list[on.Input] = [on.Start(started), *([on.Pause()] if paused else [])]
+    first += [on.Warn("budget", warning)] if warning else []
+    shell.start(first)
+    return Run(path, shell, policies)
+
+
+def _check_arguments(
+    task: Any, algorithm: Any, models: Mapping[str, Any], budget: Any, limits: Any, clock: Any, seed: Any
+) -> None:
+    wanted = [("task", task, Task, "lab.Task(train=…, val=…, seed=…, program=…, metric=…)")]
+    wanted += [("budget", budget, Budget, "lab.Budget(metric_calls=…)"), ("limits", limits, Limits, "lab.Limits(…)")]
+    wanted += [("clock", clock, (Wall, Scaled, Virtual), "lab.Wall(), lab.Scaled(factor) or lab.Virtual()")]
+    wanted += [("seed", seed, int, "an integer")]
+    for what, value, cls, expected in wanted:
+        if not isinstance(value, cls):
+            raise SetupError(f"{what}: expected {expected}; got {type(value).__name__}")
+    if isinstance(algorithm, type) or not hasattr(algorithm, "bind"):
+        raise SetupError(f"algorithm: expected lab.GEPA(…); got {algorithm!r}")
+    for role, model in models.items():
+        if isinstance(model, type) or not isinstance(model, LLM):
+            expected = "lab.OpenAI(base_url, model=…), lab.Simulated(…) or an object with complete, check and describe"
+            raise SetupError(f"llm for the role {role!r}: expected {expected}; got {model!r}")
+        if not isinstance(clock, Wall) and not model.describe().get("simulated"):
+            raise SetupError(f"clock: {type(clock).__name__}() needs lab.Simulated(…); {model!r} answers in real time")
+        if budget.dollars is not None and getattr(model, "price", None) is None:
+            raise SetupError(f"budget: dollars need a price: lab.OpenAI(…, price=(input, output) per million tokens) for {model!r}")
+
+
+def _forecast(algorithm: Plan, task: Task, budget: Budget) -> str:
+    """A warning when the budget allows few proposals. Raises when it allows none."""
+    proposals, how = algorithm.forecast(task, budget.limits())
+    if proposals < 1:
+        raise SetupError(f"budget: {budget} allows no proposal ({how}). Raise it, or use fewer validation examples.")
+    if proposals >= FEW:
+        return ""
+    warning = f"the budget allows about {proposals:.0f} proposals ({how})"
+    warnings.warn(warning, stacklevel=3)
+    return warning
+
+
+def _check_models(models: Mapping[str, LLM]) -> None:
+    """Ask every model whether it is there, on a loop of its own (a notebook's loop is running already)."""
+
+    async def look() -> None:
+        for model in {id(m): m for m in models.values()}.values():
+            await model.check()
+            if hasattr(model, "aclose"):
+                await model.aclose()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(look())).result()
+
+
+def _path(name: str | None, task: str, folder: Path) -> Path:
+    if name is not None:
+        if not re.fullmatch(r"[\w.\- ]+", name):
+            raise SetupError(f"name: expected letters, digits, spaces, '.', '-' and '_'; got {name!r}")
+        path = folder / f"{name}.sqlite"
+        if path.exists():
+            raise SetupError(f"name: a run {name!r} exists in {folder}: choose another, or look at it with lab.open({str(path)!r})")
+        return path
+    stem = re.sub(r"[^\w.-]+", "-", task) + datetime.now().strftime("-%Y%m%d-%H%M%S")
+    candidates = (folder / f"{stem}{suffix}.sqlite" for suffix in ("", *(f"-{i}" for i in range(2, 10_000))))
+    return next(path for path in candidates if not path.exists())
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("flashevolve-lab")
+    except PackageNotFoundError:
+        return "source"
+
+
+@atexit.register
+def _stop_all() -> None:
+    """When the interpreter ends, running runs end with a proper last entry."""
+    alive = [shell for shell in _running if not shell.done.done()]
+    for shell in alive:
+        shell.stop("its process ended")
+    concurrent.futures.wait([shell.done for shell in alive], timeout=3)

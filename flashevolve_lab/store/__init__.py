@@ -1,0 +1,5 @@
+"""The log on disk."""
+
+from flashevolve_lab.store.sqlite import FORMAT, Reader, Writer, files
+
+__all__ = ["FORMAT", "Reader", "Writer", "files"]

@@ -1,0 +1,189 @@
+"""The log on disk: SQLite in WAL mode, one file per run, one writer, any number of read-only readers with a cursor.
+
+Owns the file format: tables ``meta``, ``entries`` and ``blobs`` (long texts, once each, by hash). Owns no meaning: events come
+from `core`. One rule a change must keep: entries are only ever appended; a file this version cannot read is left untouched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from flashevolve_lab.core import SCHEMA, Entry, decode, encode
+from flashevolve_lab.errors import LogError
+
+FORMAT = 1
+LONG = 1024  # texts longer than this (characters) are stored once, as blobs
+_MARK = "\x00blob:"
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE entries (seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE blobs (hash TEXT PRIMARY KEY, text TEXT NOT NULL);
+"""
+_dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+
+
+class Writer:
+    """The one writer of a run's file. Use it from one thread."""
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+        """Create the file (which must not exist), or open an existing one to go on with it.
+
+        Raises:
+            LogError: the file exists already, or is not a run file, or another process is writing it.
+        """
+        self.path = Path(path)
+        if create and self.path.exists():
+            raise LogError(f"{self.path} exists already: choose another name, or lab.open / lab.resume it")
+        if not create:
+            _checked(self.path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        if create:
+            self._db.executescript(_TABLES)
+            self._set("format", str(FORMAT))
+            self._set("schema", str(SCHEMA))
+        self._claim()
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append entries in one transaction. Their numbers must follow on those in the file."""
+        blobs: dict[str, str] = {}
+        rows = []
+        for entry in entries:
+            kind, body = encode(entry.event)
+            text = _dumps(body)
+            if len(text) > LONG:
+                text = _dumps(_shrunk(body, blobs))
+            rows.append((entry.seq, entry.at, kind, text))
+        self._db.execute("BEGIN")
+        try:
+            if blobs:
+                self._db.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", list(blobs.items()))
+            self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Say that nobody writes any more, and close."""
+        self._set("writer", "")
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    def _set(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _claim(self) -> None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
+        if row and row[0] and _alive(row[0]):
+            self._db.close()
+            raise LogError(f"{self.path} is being written by process {row[0].split('@')[0]}: stop that run first")
+        self._set("writer", f"{os.getpid()}@{socket.gethostname()}")
+
+
+class Reader:
+    """Reads a run's file, finished or growing, from any process. Use one per thread."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises `LogError` when there is no such file, or it is not a run file, or of a newer format."""
+        self.path = Path(path)
+        self._db = _checked(self.path)
+        self._blobs: dict[str, str] = {}
+
+    def entries(self, after: int = 0, limit: int = 1_000_000) -> list[Entry]:
+        """Entries numbered above ``after``, in order, at most ``limit``."""
+        rows = self._db.execute(
+            "SELECT seq, at, kind, body FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+        ).fetchall()
+        return [Entry(seq, at, decode(kind, self._body(body))) for seq, at, kind, body in rows]
+
+    @property
+    def being_written(self) -> bool:
+        """Whether a living process of this machine holds the file as its writer."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
+        return bool(row and row[0] and _alive(row[0]))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _body(self, text: str) -> Any:
+        body = json.loads(text)
+        return self._grown(body) if '"\\u0000blob:' in text else body
+
+    def _grown(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._blob(value[len(_MARK) :]) if value.startswith(_MARK) else value
+        if isinstance(value, list):
+            return [self._grown(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self._grown(v) for k, v in value.items()}
+        return value
+
+    def _blob(self, hash: str) -> str:
+        if hash not in self._blobs:
+            row = self._db.execute("SELECT text FROM blobs WHERE hash = ?", (hash,)).fetchone()
+            if row is None:
+                raise LogError(f"{self.path} is damaged: the text {hash} is missing. Restore it from a copy.")
+            self._blobs[hash] = json.loads(row[0])
+        return self._blobs[hash]
+
+
+def files(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Run files in a folder, the newest first."""
+    found = [p for p in Path(folder).glob("*.sqlite") if p.is_file()]
+    yield from sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)
+
+
+def _shrunk(value: Any, blobs: dict[str, str]) -> Any:
+    """The value with long texts replaced by marks; the texts go to ``blobs`` (JSON-encoded, so any Unicode survives)."""
+    if isinstance(value, str):
+        if len(value) <= LONG and not value.startswith(_MARK):
+            return value
+        text = _dumps(value)
+        hash = hashlib.sha256(text.encode()).hexdigest()[:32]
+        blobs[hash] = text
+        return _MARK + hash
+    if isinstance(value, (list, tuple)):
+        return [_shrunk(v, blobs) for v in value]
+    if isinstance(value, dict):
+        return {k: _shrunk(v, blobs) for k, v in value.items()}
+    return value
+
+
+def _checked(path: Path) -> sqlite3.Connection:
+    if not path.is_file():
+        raise LogError(f"there is no run file {path}: lab.runs(folder) lists those that exist")
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    try:
+        meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        newest = max(int(meta["format"]) - FORMAT, int(meta["schema"]) - SCHEMA)
+    except (sqlite3.DatabaseError, KeyError, ValueError) as error:
+        db.close()
+        raise LogError(f"{path} is not a run file of flashevolve_lab, or is damaged ({error}); it was left as it is") from error
+    if newest > 0:
+        db.close()
+        raise LogError(f"{path} was written by a newer version of flashevolve_lab: install that one; it was left as it is")
+    return db
+
+
+def _alive(writer: str) -> bool:
+    pid, _, host = writer.partition("@")
+    if host != socket.gethostname():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
