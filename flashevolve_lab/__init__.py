@@ -6,7 +6,7 @@
 
 from flashevolve_lab.algorithms import GEPA, Brief, Draft, Proposer, Record, Reflect
 from flashevolve_lab.core import Pace, StaleItem, Starts, Verdict
-from flashevolve_lab.engine import Scaled, Virtual, Wall, quick
+from flashevolve_lab.engine import Scaled, Virtual, Wall
 from flashevolve_lab.errors import (
     BadReply,
     BudgetSpent,
@@ -38,12 +38,12 @@ from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Sequenti
 from flashevolve_lab.runs import Best, Budget, Run, Status, start
 from flashevolve_lab.runs import list_runs as runs
 from flashevolve_lab.runs import open_run as open
-from flashevolve_lab.tasks import Prompt, Score, Task
+from flashevolve_lab.tasks import Prompt, Score, Task, quick, simulated_task
 
 __all__ = [
     "GEPA", "LLM", "BadReply", "Batched", "Batching", "Best", "Brief", "Budget", "BudgetSpent", "ConflictingRules", "Draft",
     "Faults", "FixedLatency", "Full", "Guarded", "IndependentRules", "InvariantError", "LabError", "Limits", "LogError",
     "ModelError", "OpenAI", "Pace", "Pipelined", "Prompt", "Proposer", "RateLimited", "Record", "Reflect", "Refused", "Reply",
     "Request", "Run", "RunError", "Scaled", "Score", "Sequential", "SetupError", "Simulated", "StaleItem", "Starts", "Status",
-    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "open", "quick", "runs", "start",
+    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "open", "quick", "runs", "simulated_task", "start",
 ]  # fmt: skip

@@ -46,6 +46,7 @@ class RunState:
     samples: dict[tuple[str, str], dict[int, Sample]] = field(default_factory=dict)  # (hash, split) → example → sample
     starts: Counter[str] = field(default_factory=Counter)  # parent artifact → proposals started on it
     cursor: Any = None  # where the algorithm's sampler stands (its own JSON)
+    in_flight: int = 0  # items but the seed's: proposals begun and not ended
     batches: int = 0  # batches begun
     made: Counter[str] = field(default_factory=Counter)  # ids handed out, by letter
     counts: Counter[str] = field(default_factory=Counter)  # outcomes, failures by kind, actions: for people
@@ -63,11 +64,6 @@ class RunState:
         for entry in entries:
             apply(self, entry)
         return self
-
-    @property
-    def in_flight(self) -> int:
-        """Proposals begun and not ended."""
-        return sum(1 for item in self.items.values() if item.kind != "seed")
 
     def next_id(self, letter: str, ahead: int = 0) -> str:
         """The id the next one of its kind will get ("a" artifact, "p" item, "j" job, "c" call)."""
@@ -138,6 +134,7 @@ def _item_made(s: RunState, e: ev.ItemMade, at: float) -> None:
     s.made["p"] += 1
     s.batches = max(s.batches, e.batch)
     if e.kind != "seed":
+        s.in_flight += 1
         s.reserved += Spend(proposals=1)
     if parent := data.get("parent"):
         s.starts[parent] += 1
@@ -163,6 +160,7 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
     if item.id in s.queues[item.stage]:
         s.queues[item.stage].remove(item.id)
     s.counts[e.outcome] += 1
+    s.in_flight -= item.kind != "seed"
     if item.kind != "seed" and not item.gated:
         s.reserved -= Spend(proposals=1)
     s.idle_ends = s.idle_ends + 1 if e.outcome in ("skipped", "refused") else 0
@@ -338,6 +336,7 @@ def _check_places(s: RunState) -> None:
     _hold(len(waiting) == len(set(waiting)), "an item waits in two queues")
     _hold(not working & set(waiting), "an item waits and is worked on")
     _hold(working | set(waiting) == set(s.items), "an item is nowhere, or an ended one is somewhere")
+    _hold(s.in_flight == sum(item.kind != "seed" for item in s.items.values()), "the count of proposals in flight is wrong")
     held = {job: (stage, slot) for stage, slots in s.slots.items() for slot, job in slots.items()}
     _hold(held == {j.id: (j.stage, j.slot) for j in s.jobs.values()}, "worker slots and running jobs disagree")
     _hold(all(call.job in s.jobs for call in s.calls.values()), "a call belongs to no running job")

@@ -313,10 +313,10 @@ def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
     if state.pool.version < 0 or not _steps(state, entry):
         return []
     starts = rules.schedule(state).admits(Pace(state.in_flight, state.pool.version))
+    if starts.count <= 0 or state.exhausted or state.idle_ends >= state.settings.get("max_idle", 100):
+        return []
     count = _bounded(state, starts, entry, rules)
-    need = rules.algorithm.proposal_need(state)
-    idle = state.idle_ends >= state.settings.get("max_idle", 100)
-    if count <= 0 or idle or state.exhausted or state.room(need + Spend(proposals=1)):
+    if count <= 0 or state.room(rules.algorithm.proposal_need(state) + Spend(proposals=1)):
         return []
     if starts.together:
         return _batch(state, starts, count, rules)

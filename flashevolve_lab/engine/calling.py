@@ -113,6 +113,10 @@ class CallLedger:
         text = repr([(m["role"], m["content"]) for m in self._request.messages])
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
+    async def recorded(self) -> None:
+        """The reservation is in the log."""
+        await self._shell.written()
+
     async def changed(self) -> None:
         """Something ended, or a setting moved."""
         await self._shell.change()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual_now = 0.0
         self._outside = 0
+        self.before_blocking: Callable[[], None] = lambda: None  # called before the loop really waits
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
@@ -86,9 +88,10 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-t
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None or timeout <= 0:
+        if timeout is not None and timeout <= 0:
             return super().select(timeout)  # type: ignore[no-any-return]
-        if self._loop._outside > 0:
+        if timeout is None or self._loop._outside > 0:
+            self._loop.before_blocking()
             return super().select(None)  # type: ignore[no-any-return]
         ready = super().select(0)
         if not ready:

@@ -14,20 +14,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 from flashevolve_lab.engine.clock import VirtualLoop
 
 OWNER: ContextVar[str] = ContextVar("lab_job", default="")  # the job whose work is running
-F = TypeVar("F", bound=Callable[..., Any])
 MAX_THREADS = 256
 _NESTED = "cannot be called from a running event loop"
-
-
-def quick(function: F) -> F:
-    """Mark a synchronous metric or program as taking microseconds: it then runs on the engine's loop instead of a thread."""
-    function.quick = True  # type: ignore[attr-defined]
-    return function
 
 
 class Places:
@@ -40,12 +33,13 @@ class Places:
         self._idle = 0
         self._count = threading.Lock()
         self._outside: Counter[str] = Counter()
+        self._async: dict[int, tuple[Callable[..., Any], bool]] = {}
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's result, wherever it has to run. Cancelling abandons a thread, it does not stop it."""
         if getattr(function, "quick", False):
             return function(*arguments)
-        if _is_async(function):
+        if self._is_async(function):
             try:
                 return await function(*arguments)
             except RuntimeError as error:
@@ -54,6 +48,13 @@ class Places:
                 return await self._in_thread(_run_nested, function, *arguments)
         result = await self._in_thread(function, *arguments)
         return await result if inspect.isawaitable(result) else result
+
+    def _is_async(self, function: Callable[..., Any]) -> bool:
+        """Whether calling it gives a coroutine; looked up once a function."""
+        known = self._async.get(id(function))
+        if known is None or known[0] is not function:
+            known = self._async[id(function)] = (function, _gives_coroutine(function))
+        return known[1]
 
     def held_by_threads(self) -> frozenset[str]:
         """Jobs that have work in a thread just now, which cannot be killed."""
@@ -127,7 +128,7 @@ def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Except
         return None, error if isinstance(error, Exception) else RuntimeError(f"raised {error!r}")
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def _gives_coroutine(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 

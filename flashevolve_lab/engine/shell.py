@@ -20,7 +20,7 @@ from flashevolve_lab.core import Entry, Event, Rules, RunState, apply, decide, p
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.engine.benches import JobBench
-from flashevolve_lab.engine.clock import Clock
+from flashevolve_lab.engine.clock import Clock, VirtualLoop
 from flashevolve_lab.engine.places import OWNER, Places
 from flashevolve_lab.errors import BudgetSpent, ModelError, SetupError
 from flashevolve_lab.llm import LLM, Gateway, Limits
@@ -33,6 +33,8 @@ class Log(Protocol):
     """Where entries are appended (see `store.Writer`)."""
 
     def append(self, entries: Sequence[Entry]) -> None: ...
+
+    def flush(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -80,9 +82,12 @@ class Shell:
         self._inbox: list[on.Input] = []
         self._wake = asyncio.Event()
         self._change = asyncio.Event()
+        self._unwritten: list[Entry] = []
+        self._written = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._began = 0.0
         self._began_at = 0.0
+        self._crash: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="lab-engine", daemon=True)
 
     # --- from other threads -----------------------------------------------------------------------------------------------
@@ -110,10 +115,15 @@ class Shell:
         self._wake.set()
 
     def now(self, given: on.Input) -> list[Event]:
-        """Decide, append and apply one input at once, without planning; returns its events."""
+        """Decide and apply one input at once, without planning; returns its events. Await `written` before acting on them."""
         entries = self._digest([given])
         self._append(entries)
         return [entry.event for entry in entries]
+
+    async def written(self) -> None:
+        """Returns when everything decided so far is in the log."""
+        if self._unwritten:
+            await self._written.wait()
 
     async def step(self, jobs: int, stage: str) -> int:
         """Let the next jobs start although the run is paused, and wait for them; the log's position before."""
@@ -126,6 +136,8 @@ class Shell:
             await self.change()
         if self.state.step_jobs:
             self.now(on.Step(0))
+        await self.written()
+        self.log.flush()
         return before
 
     async def change(self) -> None:
@@ -148,7 +160,9 @@ class Shell:
 
     async def _main(self) -> None:
         self._began_at, self._began = self.state.at, self.loop.time()
-        while self.state.status != "stopped" or self._inbox:
+        if isinstance(self.loop, VirtualLoop):
+            self.loop.before_blocking = self.log.flush
+        while self._crash is None:
             inputs, self._inbox = self._inbox, []
             self._turn(inputs)
             if self.state.status == "stopped":
@@ -156,18 +170,16 @@ class Shell:
             if not self._inbox:
                 self._wake.clear()
                 await self._wake.wait()
+        await self.written()
         await self._cancelled()
+        if self._crash is not None:
+            raise self._crash
 
     def _turn(self, inputs: list[on.Input]) -> None:
         entries = self._digest(inputs)
         while events := plan(self.state, self.at(), self.rules):
             entries += self._applied(events, self.at())
         self._append(entries)
-        for entry in entries:
-            self._act(entry.event)
-        if entries:
-            self._change.set()
-            self._change.clear()
 
     def _digest(self, inputs: list[on.Input]) -> list[Entry]:
         at = self.at()
@@ -185,8 +197,24 @@ class Shell:
         return entries
 
     def _append(self, entries: list[Entry]) -> None:
-        if entries:
+        """Queue entries for the log; all of one turn of the loop are written in one transaction, and then acted upon."""
+        if entries and not self._unwritten:
+            self.loop.call_soon(self._write)
+        self._unwritten += entries
+
+    def _write(self) -> None:
+        entries, self._unwritten = self._unwritten, []
+        try:
             self.log.append(entries)
+        except Exception as error:  # disk full, file gone: the run cannot go on, and must say so
+            self._crash = error
+            self._wake.set()
+            return
+        for entry in entries:
+            self._act(entry.event)
+        for event in (self._written, self._change):
+            event.set()
+            event.clear()
 
     def _act(self, event: Event) -> None:
         match event:
@@ -246,7 +274,7 @@ class Shell:
     def _note_crash(self, error: BaseException) -> None:
         with contextlib.suppress(Exception):
             reason = f"the engine failed: {type(error).__name__}: {error}"
-            self._append(self._applied([ev.RunStopped("error", reason)], self.at()))
+            self.log.append([*self._unwritten, *self._applied([ev.RunStopped("error", reason)], self.at())])
 
     def _end(self) -> None:
         self.places.close()

@@ -29,6 +29,10 @@ class Ledger(Protocol):
         """Reserve and record one attempt; its id, or None when it cannot go now. Raises `BudgetSpent` when it never can."""
         ...
 
+    async def recorded(self) -> None:
+        """Returns when what `begin` reserved is in the log: nothing is sent before."""
+        ...
+
     async def changed(self) -> None:
         """Returns when something changed that could let `begin` succeed."""
         ...
@@ -116,6 +120,7 @@ class Gateway:
     async def _send(self, request: Request, ledger: Ledger, call: str) -> Reply:
         model = self.models[request.role]
         try:
+            await ledger.recorded()
             async with asyncio.timeout(self.limits.deadline_s):
                 reply = await model.complete(request)
         except TimeoutError as error:

@@ -31,11 +31,13 @@ class Policies:
 
     def __init__(self) -> None:
         self._live: dict[str, object] = {}
+        self._last: dict[int, tuple[Any, object]] = {}  # by identity of the description: asked many times a turn
 
     def live(self, policy: object) -> dict[str, Any]:
         """Register a policy object; returns its description for the log."""
         described = describe(policy)
         self._live[_key(described)] = policy
+        self._last.clear()
         return described
 
     def __call__(self, described: Any) -> Any:
@@ -44,6 +46,9 @@ class Policies:
         Raises:
             SetupError: a policy defined in a notebook cell that was not given again.
         """
+        last = self._last.get(id(described))
+        if last is not None and last[0] is described:
+            return last[1]
         key = _key(described)
         if key not in self._live:
             cls = BUILT_IN.get(described.get("name", ""))
@@ -51,6 +56,7 @@ class Policies:
                 known = ", ".join(sorted(BUILT_IN))
                 raise SetupError(f"the policy {described!r} is not built in ({known}): pass the object itself again")
             self._live[key] = cls(**{k: v for k, v in described.items() if k != "name"})
+        self._last[id(described)] = (described, self._live[key])
         return self._live[key]
 
 

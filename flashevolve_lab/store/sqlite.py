@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,13 @@ _dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=Fa
 class Writer:
     """The one writer of a run's file. Use it from one thread."""
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, every_s: float = 0.0) -> None:
         """Create the file (which must not exist), or open an existing one to go on with it.
+
+        Args:
+            path: The file; folders above it are made.
+            create: False to go on with an existing file.
+            every_s: Write at most this often, in seconds on the wall (for virtual time, where nothing is paid); 0: at once.
 
         Raises:
             LogError: the file exists already, or is not a run file, or another process is writing it.
@@ -52,9 +58,24 @@ class Writer:
             self._set("format", str(FORMAT))
             self._set("schema", str(SCHEMA))
         self._claim()
+        self._every_s = every_s
+        self._waiting: list[Entry] = []
+        self._written_at = time.monotonic()
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append entries in one transaction. Their numbers must follow on those in the file."""
+        self._waiting += entries
+        if time.monotonic() - self._written_at >= self._every_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        entries, self._waiting = self._waiting, []
+        if entries:
+            self._write(entries)
+        self._written_at = time.monotonic()
+
+    def _write(self, entries: Sequence[Entry]) -> None:
         blobs: dict[str, str] = {}
         rows = []
         for entry in entries:
@@ -74,7 +95,8 @@ class Writer:
         self._db.execute("COMMIT")
 
     def close(self) -> None:
-        """Say that nobody writes any more, and close."""
+        """Write what waits, say that nobody writes any more, and close."""
+        self.flush()
         self._set("writer", "")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()

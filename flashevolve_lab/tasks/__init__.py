@@ -1,8 +1,8 @@
 """What is evolved against: data sets, programs, metrics with feedback."""
 
 from flashevolve_lab.tasks.simulated import simulated_task
-from flashevolve_lab.tasks.task import Asker, Components, Example, Metric, Program, Prompt, Score, Task, scored, shown
+from flashevolve_lab.tasks.task import Asker, Components, Example, Metric, Program, Prompt, Score, Task, quick, scored, shown
 
 __all__ = [
-    "Asker", "Components", "Example", "Metric", "Program", "Prompt", "Score", "Task", "scored", "shown", "simulated_task",
+    "Asker", "Components", "Example", "Metric", "Program", "Prompt", "Score", "Task", "quick", "scored", "shown", "simulated_task",
 ]  # fmt: skip

@@ -6,8 +6,10 @@ validation examples never share a number, and nothing here depends on who serves
 
 from __future__ import annotations
 
+from typing import Any
+
 from flashevolve_lab.llm.landscapes import Landscape
-from flashevolve_lab.tasks.task import Prompt, Task
+from flashevolve_lab.tasks.task import Example, Prompt, Task, quick
 
 
 def simulated_task(landscape: Landscape, n_train: int = 100, n_val: int = 100, *, max_tokens: int = 512) -> Task:
@@ -23,11 +25,16 @@ def simulated_task(landscape: Landscape, n_train: int = 100, n_val: int = 100, *
     Raises:
         SetupError: when a set would be empty.
     """
+
+    @quick
+    def metric(example: Example, output: Any) -> Any:
+        return landscape.metric(example, output)
+
     return Task(
         train=landscape.examples(n_train),
         val=landscape.examples(n_val, n_train),
         seed=landscape.seed_prompt,
         program=Prompt(max_tokens=max_tokens),
-        metric=landscape.metric,
+        metric=metric,
         name=f"simulated: {type(landscape).__name__}",
     )

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.llm.seam import Message, Reply
@@ -47,6 +47,15 @@ class Asker(Protocol):
     def ask(self, messages: str | Sequence[Message], **options: Any) -> str:
         """The same from a plain (synchronous) program, which runs in a thread: blocks and returns the text."""
         ...
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def quick(function: F) -> F:
+    """Mark a synchronous metric or program as taking microseconds: it then runs on the engine's loop instead of a thread."""
+    function.quick = True  # type: ignore[attr-defined]
+    return function
 
 
 Program = Callable[[Components, Example, Asker], Any | Awaitable[Any]]
