@@ -156,9 +156,11 @@ def _check_models(models: Mapping[str, LLM]) -> None:
 
     async def look() -> None:
         for model in {id(m): m for m in models.values()}.values():
-            await model.check()
-            if hasattr(model, "aclose"):
-                await model.aclose()
+            try:
+                await model.check()
+            finally:
+                if hasattr(model, "aclose"):
+                    await model.aclose()
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(look())).result()

@@ -1,7 +1,8 @@
 """What a picture of a run must say about it: its name, its clock, whether a model was simulated; and values in words.
 
-Owns `RunFacts` and `worded`. Owns no reading of files and no layout. One rule a change must keep: whatever makes a run less than
-the real thing (a simulated model, a clock that is not the wall's) is a fact here, so that no figure can forget to say it.
+Owns `RunFacts` and `worded`. Owns no reading of files and no layout. One rule a change must keep: whatever makes a
+run less than the real thing (a simulated model, a clock that is not the wall's) is a fact here, so that no figure can
+forget to say it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _simulated(value: Any) -> bool:
 
 
 def worded(value: Any) -> str:
-    """A recorded setting in words: ``{"name": "Guarded", "max_gap": 8}`` → ``Guarded(max_gap=8)``; others as plainly as can be.
+    """A recorded setting in words: a policy's record as the call that makes it, others as plainly as can be.
 
     >>> worded({"name": "Batched", "p": 2, "n": 4})
     'Batched(p=2, n=4)'

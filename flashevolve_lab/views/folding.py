@@ -1,7 +1,8 @@
 """How a view keeps its place in the log.
 
-Owns `Folding`: the state a view has reached and which entries are new to it. Owns nothing a view shows. One rule a change must keep:
-a view sees every entry once and in order, however the log was cut into batches, so any chunking gives the same snapshot.
+Owns `Folding`: the state a view has reached and which entries are new to it. Owns nothing a view shows. One rule a
+change must keep: a view sees every entry once and in order, however the log was cut into batches, so any chunking
+gives the same snapshot.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Folding:
             if entry.seq <= self.state.seq:
                 continue
             if entry.seq != self.state.seq + 1:
-                raise InvariantError(f"a view expected entry {self.state.seq + 1} and got {entry.seq}: feed it every entry in order")
+                raise InvariantError(f"entry {entry.seq} came after {self.state.seq}: feed a view every entry in order")
             yield entry
 
     def time(self, entry: Entry) -> float:

@@ -1,7 +1,7 @@
-"""How far a run is: the score at each commit against what it cost, proposals by outcome, spent against budget, requests in flight.
+"""How far a run is: the score at each commit against what it cost, outcomes, spent against budget, requests in flight.
 
-Owns `Progress` and its values. One rule a change must keep: a point holds what had been spent when it was committed, in every
-dimension, so that the same points can be drawn over seconds, calls, tokens or dollars.
+Owns `Progress` and its values. One rule a change must keep: a point holds what had been spent when it was committed,
+in every dimension, so that the same points can be drawn over seconds, calls, tokens or dollars.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Standing:
         accepted: Committed children; ``outcomes``: ended proposals by outcome, all outcomes named.
         in_flight: Proposals begun and not ended; ``requests``: model calls sent and not answered.
         depth: The effective depth, None while the schedule's own is in force.
-        failed_jobs, failed_samples, failed_calls: How many of each failed (retries count again; cancelled calls do not).
+        failed_jobs, failed_samples, failed_calls: How many failed (retries count again; cancelled calls do not).
     """
 
     seq: int = 0

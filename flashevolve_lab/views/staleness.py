@@ -1,6 +1,7 @@
 """The feed of staleness: every verdict on a stale item with all it was based on, and counts by action and gap.
 
-Owns `StalenessFeed` and its rows. One rule a change must keep: a row is the verdict as it was recorded; nothing is judged again here.
+Owns `StalenessFeed` and its rows. One rule a change must keep: a row is the verdict as it was recorded; nothing is
+judged again here.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from flashevolve_lab.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class StaleRow:
-    """One verdict. ``reason`` is the policy's, ``why`` says what changed since the base version; both may be a user's words.
+    """One verdict. ``reason`` is the policy's, ``why`` says what changed (either may be a user's words).
 
-    ``where``: ``"dequeue"`` (before the expensive stage) or ``"commit"``; ``counterpart``: the artifact that stands in the
-    item's place now.
+    ``where``: ``"dequeue"`` (before the expensive stage) or ``"commit"``; ``counterpart``: the artifact that stands in
+    the item's place now.
     """
 
     seq: int
@@ -86,7 +87,7 @@ class StalenessFeed:
 
     def _take(self, entry: Entry) -> None:
         if entry.seq != self._seq + 1:
-            raise InvariantError(f"a view expected entry {self._seq + 1} and got {entry.seq}: feed it every entry in order")
+            raise InvariantError(f"entry {entry.seq} came after {self._seq}: feed a view every entry in order")
         self._seq = entry.seq
         if isinstance(entry.event, StalenessJudged):
             self._rows.append(_row(entry, entry.event))

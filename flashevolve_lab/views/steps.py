@@ -1,7 +1,8 @@
 """A number that changes now and then, kept as a step function of lab time: a queue's length, requests in flight.
 
-Owns `Steps` (the collector), `StepLine` (its snapshot) and `StepChange` (what is new in it). One rule a change must keep: several changes at
-the same instant leave only the last one, and no step repeats the value before it, so a line is as short as it can be.
+Owns `Steps` (the collector), `StepLine` (its snapshot) and `StepChange` (what is new in it). One rule a change must
+keep: several changes at the same instant leave only the last one, and no step repeats the value before it, so a line
+is as short as it can be.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """A step function: from ``at[i]`` (s) on, the value is ``value[i]``. Times rise strictly; neighbouring values differ."""
+    """A step function: from ``at[i]`` (s) on it is ``value[i]``. Times rise strictly; neighbouring values differ."""
 
     at: tuple[float, ...] = ()
     value: tuple[int, ...] = ()
@@ -42,17 +43,11 @@ class Steps:
         if self._at and self._at[-1] == at:
             self._at.pop()
             self._value.pop()
+            self._kept = min(self._kept, len(self._at))
         if not self._value or self._value[-1] != value:
             self._at.append(at)
             self._value.append(value)
-        self._kept = min(self._kept, len(self._at))
-        self._mark_last(at)
-
-    def _mark_last(self, at: float) -> None:
-        """The last step may have been given out with another value: it counts as new."""
         self._changed = True
-        if self._at and self._at[-1] == at:
-            self._kept = min(self._kept, len(self._at) - 1)
 
     def line(self) -> StepLine:
         """The whole line so far."""

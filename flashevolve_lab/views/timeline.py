@@ -1,7 +1,7 @@
 """The Gantt of a run: a span per job, marks at what changed the run, and how long each queue was.
 
-Owns `Timeline` and the values it shows. Owns no colours and no layout (plots, widgets). One rule a change must keep: it reads the log
-and nothing else, so a finished run, a growing one and a replayed one give the same picture.
+Owns `Timeline` and the values it shows. Owns no colours and no layout (plots, widgets). One rule a change must keep:
+it reads the log and nothing else, so a finished run, a growing one and a replayed one give the same picture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Span:
     """One job in its worker slot. Spans of one (stage, slot) never overlap.
 
     Attributes:
-        job, stage, slot, item: Which job, in which numbered slot (from 0), on what; ``kind``: of the item ("seed", "proposal").
+        job, stage, slot, item: Which job, in which slot (from 0), on what; ``kind``: the item's ("seed", "proposal").
         parent: The artifact it was made from, and ``artifact`` the one it works on or has made ("" while unknown).
         base, version: The item's base version and the version at the start (-1 before the seed's commit).
         gap: Versions between them as the staleness policy counts: commits of its own batch left out.
@@ -60,7 +60,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that changed the run, at one instant; ``seq``: its place in the log. ``text`` may hold a user's words."""
+    """Something that changed the run, at one instant (``seq``: its entry). ``text`` may hold a user's words."""
 
     seq: int
     at: float
@@ -94,8 +94,10 @@ class TimelineSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TimelineDelta:
-    """What a feed added: append ``spans`` at ``spans_from`` and ``marks`` at ``marks_from``, replace those in ``changed``
-    (index → span), and apply the ``queues``' changes (stages without one are as before).
+    """What a feed added to the picture.
+
+    Append ``spans`` at ``spans_from`` and ``marks`` at ``marks_from``, replace the spans in ``changed`` (index → span), and
+    apply the changes of ``queues`` (a stage without one is as before).
     """
 
     seq: int
@@ -173,7 +175,7 @@ class Timeline:
         self._changed.clear()
         return delta
 
-    # --- spans ------------------------------------------------------------------------------------------------------------
+    # --- spans ------------------------------------------------------------------------------------------------------
 
     def _see(self, event: Event, at: float) -> None:
         """What an event means for the spans, the state being as it was before it."""
@@ -243,7 +245,7 @@ class Timeline:
         if i < self._spans_sent:
             self._changed.add(i)
 
-    # --- marks and queues -------------------------------------------------------------------------------------------------
+    # --- marks and queues -------------------------------------------------------------------------------------------
 
     def _mark(self, entry: Entry, at: float) -> None:
         """What an event means for the marks, the state being as it is after it."""
