@@ -145,7 +145,7 @@ class BoundGEPA:
         names = list(self.task.components)
         made_by = state.artifacts[parent].component
         born = names.index(made_by) + 1 if made_by in names else 0
-        started = state.starts[parent] + sum(item.data["parent"] == parent for item in drawn)
+        started: int = state.starts[parent] + sum(1 for item in drawn if item.data["parent"] == parent)
         return names[(born + started) % len(names)]
 
     def need(self, state: RunState, item: Item, stage: str) -> Spend:
@@ -212,7 +212,9 @@ class BoundGEPA:
         child, n = item.data["child"], len(self.task.val)
         samples = {e: s for e in range(n) if (s := state.sample(child, "val", e)) is not None}
         if len(samples) < self.settings.min_coverage * n:
-            reason = f"only {len(samples)} of {n} validation samples could be scored (min_coverage {self.settings.min_coverage:g})"
+            reason = (
+                f"only {len(samples)} of {n} validation samples could be scored (min_coverage {self.settings.min_coverage:g})"
+            )
             return [ItemEnded(item.id, "failed", reason, child)]
         return [Commit(item.id, child, {e: sample.score for e, sample in samples.items()}, n)]
 
@@ -220,7 +222,7 @@ class BoundGEPA:
         """Gap, touched, superseded and the counterpart, as the front stands now."""
         if item.kind == "seed":
             return Situation(0, False, False, "the seed", "")
-        pool, parent, won = state.pool, item.data["parent"], int(item.data["won"], 16)
+        pool, parent, won = state.pool, str(item.data["parent"]), int(item.data["won"], 16)
         front = pool.front()
         siblings = pool.children_since(parent, item.base, item.batch)
         lost = won & ~front.get(parent, 0)

@@ -83,7 +83,24 @@ def render_records(records: Sequence[Record]) -> str:
     )
 
 
-TAGS = frozenset("text txt plain plaintext markdown md prompt instruction instructions xml html json yaml python".split())
+TAGS = frozenset(
+    [
+        "text",
+        "txt",
+        "plain",
+        "plaintext",
+        "markdown",
+        "md",
+        "prompt",
+        "instruction",
+        "instructions",
+        "xml",
+        "html",
+        "json",
+        "yaml",
+        "python",
+    ]
+)
 _FENCE = re.compile(r"^\s{0,3}(`{3,})(.*)$")
 
 

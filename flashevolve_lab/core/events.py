@@ -331,7 +331,9 @@ def decode(kind: str, body: Mapping[str, Any]) -> Event:
     """
     cls = KINDS.get(kind)
     if cls is None:
-        raise LogError(f"the log has an event of kind {kind!r}, which this version does not know; install a newer flashevolve-lab")
+        raise LogError(
+            f"the log has an event of kind {kind!r}, which this version does not know; install a newer flashevolve-lab"
+        )
     values = {name: _CONVERT.get((kind, name), _same)(value) for name, value in body.items()}
     try:
         return cls(**values)

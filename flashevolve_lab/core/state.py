@@ -74,7 +74,7 @@ class RunState:
         return self.samples.get((self.artifacts[artifact].hash, split), {}).get(example)
 
     def room(self, ask: Spend, *, released: bool = False) -> str:
-        """"" when ``ask`` fits the budget, else the dimension that is short (``released``: as if nothing were reserved)."""
+        """The dimension in which ``ask`` does not fit the budget, or "" (``released``: as if nothing were reserved)."""
         for name, limit in self.budget.items():
             wanted = getattr(ask, name, 0)
             held = getattr(self.spent, name, 0) + (0 if released else getattr(self.reserved, name, 0))

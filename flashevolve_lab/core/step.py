@@ -102,9 +102,7 @@ def _call_wanted(state: RunState, given: on.CallWanted) -> list[Event]:
     job = state.jobs.get(given.job)
     if job is None or (state.status == "paused" and not job.stepped) or state.room(given.reserve):
         return []
-    return [
-        ev.CallStarted(state.next_id("c"), given.job, given.role, given.key, given.attempt, given.reserve, given.request)
-    ]
+    return [ev.CallStarted(state.next_id("c"), given.job, given.role, given.key, given.attempt, given.reserve, given.request)]
 
 
 def _call_finished(given: on.CallEnded) -> ev.CallFinished:

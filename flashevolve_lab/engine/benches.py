@@ -67,12 +67,17 @@ class JobBench:
         except BudgetSpent:
             raise
         except ModelError as error:
-            return self._unscored(artifact, split, example, error.kind, str(error))
+            lost = (error.kind, str(error))
         except TimeoutError:
-            limit = f"the program and the metric took more than {self._shell.sample_timeout_s:g} s on one example"
-            return self._unscored(artifact, split, example, "timeout", limit)
+            lost = ("timeout", f"the program and the metric took over {self._shell.sample_timeout_s:g} s on one example")
         except _MetricFailed as error:
-            return self._unscored(artifact, split, example, "metric", str(error))
+            lost = ("metric", str(error))
+        else:
+            return self._scored(artifact, split, example, sample)
+        self._shell.post(on.Unscored(self._job.id, artifact, split, example, lost[0], lost[1][:2000]))
+        return None
+
+    def _scored(self, artifact: str, split: str, example: int, sample: Sample) -> Sample:
         given = on.Scored(self._job.id, artifact, split, example, sample.score, sample.output, sample.feedback)
         self._shell.post(given)
         return sample
@@ -95,9 +100,6 @@ class JobBench:
         except Exception as error:
             raise _MetricFailed(f"the metric failed: {type(error).__name__}: {error}") from error
         return Sample(judged.value, _text(output), judged.feedback)
-
-    def _unscored(self, artifact: str, split: str, example: int, kind: str, message: str) -> None:
-        self._shell.post(on.Unscored(self._job.id, artifact, split, example, kind, message[:2000]))
 
 
 class _MetricFailed(Exception):

@@ -82,21 +82,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._outside -= 1
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is not None and timeout <= 0:
-            return super().select(timeout)  # type: ignore[no-any-return]
+            return super().select(timeout)
         if timeout is None or self._loop._outside > 0:
             self._loop.before_blocking()
-            return super().select(None)  # type: ignore[no-any-return]
+            return super().select(None)
         ready = super().select(0)
         if not ready:
             self._loop._virtual_now += timeout
-        return ready  # type: ignore[no-any-return]
+        return ready
 
 
 class ScaledLoop(asyncio.SelectorEventLoop):
@@ -112,10 +112,10 @@ class ScaledLoop(asyncio.SelectorEventLoop):
         return (time.monotonic() - self._began) * self._factor
 
 
-class _ScaledSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _ScaledSelector(selectors.DefaultSelector):
     def __init__(self, factor: float) -> None:
         super().__init__()
         self._factor = factor
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        return super().select(None if timeout is None else timeout / self._factor)  # type: ignore[no-any-return]
+        return super().select(None if timeout is None else timeout / self._factor)

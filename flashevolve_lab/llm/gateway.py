@@ -101,7 +101,7 @@ class Gateway:
         raise AssertionError("unreachable")
 
     def _wait_s(self, error: ModelError, attempt: int, random: Random) -> float:
-        backoff = min(60.0, self.limits.backoff_s * 2**attempt)
+        backoff = min(60.0, self.limits.backoff_s * 2.0**attempt)
         asked = error.retry_after_s or 0.0 if isinstance(error, RateLimited) else 0.0
         return asked + backoff * random.uniform(0.5, 1.5)
 

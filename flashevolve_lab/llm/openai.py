@@ -51,7 +51,9 @@ class OpenAI:
         self.extra_body = dict(extra_body or {})
         self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
         if not self._key and base_url is None:
-            raise SetupError("OpenAI(): no key. Set the environment variable OPENAI_API_KEY, or pass api_key=…, or a base_url=…")
+            raise SetupError(
+                "OpenAI(): no key. Set the environment variable OPENAI_API_KEY, or pass api_key=…, or a base_url=…"
+            )
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -92,7 +94,9 @@ class OpenAI:
         except openai.APITimeoutError:
             raise Transient(f"no answer within {self.timeout_s:g} s") from None
         except openai.APIConnectionError as error:
-            raise Transient(self._clean(f"the connection to {_public(self.base_url)} broke: {error.__cause__ or error}")) from None
+            raise Transient(
+                self._clean(f"the connection to {_public(self.base_url)} broke: {error.__cause__ or error}")
+            ) from None
         except openai.APIStatusError as error:
             raise self._status_error(error) from None
         except openai.OpenAIError as error:

@@ -148,7 +148,8 @@ class Run:
         if not isinstance(n, int) or n < 1:
             raise SetupError(f"step(n): expected an integer of at least 1; got {n!r}")
         stepping = asyncio.run_coroutine_threadsafe(shell.step(n, stage or ""), shell.loop)
-        concurrent.futures.wait([stepping, shell.done], timeout, concurrent.futures.FIRST_COMPLETED)
+        either: list[concurrent.futures.Future[Any]] = [stepping, shell.done]
+        concurrent.futures.wait(either, timeout, concurrent.futures.FIRST_COMPLETED)
         if not stepping.done() and not shell.done.done():
             raise TimeoutError(f"the step took longer than {timeout} s; it goes on")
         before = stepping.result() if stepping.done() else 0

@@ -120,7 +120,7 @@ def start(
 def _check_arguments(
     task: Any, algorithm: Any, models: Mapping[str, Any], budget: Any, limits: Any, clock: Any, seed: Any
 ) -> None:
-    wanted = [("task", task, Task, "lab.Task(train=…, val=…, seed=…, program=…, metric=…)")]
+    wanted: list[tuple[str, Any, Any, str]] = [("task", task, Task, "lab.Task(train=…, val=…, seed=…, program=…, metric=…)")]
     wanted += [("budget", budget, Budget, "lab.Budget(metric_calls=…)"), ("limits", limits, Limits, "lab.Limits(…)")]
     wanted += [("clock", clock, (Wall, Scaled, Virtual), "lab.Wall(), lab.Scaled(factor) or lab.Virtual()")]
     wanted += [("seed", seed, int, "an integer")]
@@ -136,7 +136,9 @@ def _check_arguments(
         if not isinstance(clock, Wall) and not model.describe().get("simulated"):
             raise SetupError(f"clock: {type(clock).__name__}() needs lab.Simulated(…); {model!r} answers in real time")
         if budget.dollars is not None and getattr(model, "price", None) is None:
-            raise SetupError(f"budget: dollars need a price: lab.OpenAI(…, price=(input, output) per million tokens) for {model!r}")
+            raise SetupError(
+                f"budget: dollars need a price: lab.OpenAI(…, price=(input, output) per million tokens) for {model!r}"
+            )
 
 
 def _forecast(algorithm: Plan, task: Task, budget: Budget) -> str:
@@ -172,7 +174,9 @@ def _path(name: str | None, task: str, folder: Path) -> Path:
             raise SetupError(f"name: expected letters, digits, spaces, '.', '-' and '_'; got {name!r}")
         path = folder / f"{name}.sqlite"
         if path.exists():
-            raise SetupError(f"name: a run {name!r} exists in {folder}: choose another, or look at it with lab.open({str(path)!r})")
+            raise SetupError(
+                f"name: a run {name!r} exists in {folder}: choose another, or look at it with lab.open({str(path)!r})"
+            )
         return path
     stem = re.sub(r"[^\w.-]+", "-", task) + datetime.now().strftime("-%Y%m%d-%H%M%S")
     candidates = (folder / f"{stem}{suffix}.sqlite" for suffix in ("", *(f"-{i}" for i in range(2, 10_000))))

@@ -59,10 +59,7 @@ class Status:
         parts.append(f"{self.proposals} proposals, {self.accepted} accepted")
         if self.best_score is not None:
             parts.append(f"best {self.best_score:.3f} (seed {self.seed_score:.3f})")
-        parts += [
-            f"{self.spent.get(name, self.seconds):,.10g} of {limit:,.10g} {name}"
-            for name, limit in self.budget.items()
-        ]
+        parts += [f"{self.spent.get(name, self.seconds):,.10g} of {limit:,.10g} {name}" for name, limit in self.budget.items()]
         return ", ".join(parts) + (f". Stopped by {self.kind}: {self.reason}" if self.reason else "")
 
 
