@@ -39,7 +39,7 @@ from flashevolve_lab.llm import (
     UnitingRules,
 )
 from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Sequential
-from flashevolve_lab.runs import Best, Budget, Run, Status, start
+from flashevolve_lab.runs import Best, Budget, Run, Status, resume, start
 from flashevolve_lab.runs import list_runs as runs
 from flashevolve_lab.runs import open_run as open
 from flashevolve_lab.tasks import Prompt, Score, Task, quick, simulated_task
@@ -72,5 +72,5 @@ __all__ = [
     "Faults", "FixedLatency", "Full", "Guarded", "IndependentRules", "InstructionBank", "InvariantError", "LabError", "Limits", "LogError",
     "ModelError", "OpenAI", "Pace", "Pipelined", "Prompt", "Proposer", "RateLimited", "Record", "Reflect", "Refused", "Reply",
     "Request", "Run", "RunError", "Scaled", "Score", "Sequential", "SetupError", "Simulated", "StaleItem", "Starts", "Status",
-    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "load_task", "local_model", "open", "quick", "runs", "simulated_server", "simulated_task", "start",
+    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "start",
 ]  # fmt: skip

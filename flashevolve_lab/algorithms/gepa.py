@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from random import Random
 from typing import Any, Literal
 
@@ -200,7 +201,7 @@ class BoundGEPA:
         return [made, ItemQueued(item.id, "gate", {"child": child})]
 
     def _after_gate(self, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
-        parent_sum, child_sum = sum(result["parent"]), sum(result["child"])
+        parent_sum, child_sum = fsum(result["parent"]), fsum(result["child"])  # exact: no win by the order of rounding
         passed = child_sum > parent_sum
         child = item.data["child"]
         gated = Gated(item.id, child, item.data["parent"], passed, not item.gated, parent_sum, child_sum)
@@ -243,7 +244,7 @@ class BoundGEPA:
     def _counterpart(front: Mapping[str, int], parent: str, won: int) -> str:
         if parent in front:
             return parent
-        return max(front, key=lambda id: (front[id] & won).bit_count())  # the front is in order of age: ties go to the oldest
+        return max(front, key=lambda id: ((front[id] & won).bit_count(), -int(id[1:])))  # ties go to the lowest id
 
     def stale_item(self, state: RunState, item: Item, situation: Situation, commit: Commit | None) -> StaleItem:
         """What a staleness policy gets to see of an item."""

@@ -6,6 +6,7 @@ its raw text; a wrong prompt in the pool costs more than a repeated call.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ class Reflect:
 
     def describe(self) -> dict[str, Any]:
         """Facts for the log."""
-        return {"name": "Reflect", "max_tokens": self.max_tokens, "temperature": self.temperature}
+        prompt = hashlib.sha256(self.prompt.encode()).hexdigest()[:8]
+        return {"name": "Reflect", "prompt": prompt, "max_tokens": self.max_tokens, "temperature": self.temperature}
 
 
 def fenced(text: str) -> str:
@@ -101,7 +103,9 @@ TAGS = frozenset(
         "python",
     ]
 )
-_FENCE = re.compile(r"^\s{0,3}(`{3,})(.*)$")
+_FENCE = re.compile(r"^ {0,3}(`{3,})(.*)$", re.MULTILINE)
+_THINKING = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
 def extract(reply: Reply) -> str:
@@ -127,10 +131,17 @@ def extract(reply: Reply) -> str:
 
 
 def _without_thinking(reply: Reply) -> str:
-    text = re.sub(r"<think(?:ing)?>.*?</think(?:ing)?>", "", reply.text, flags=re.DOTALL | re.IGNORECASE)
-    if re.search(r"<think(?:ing)?>", text, re.IGNORECASE):
-        raise BadReply("the reply's thinking was never closed", reply.text, "unclosed")
-    return re.sub(r"^.*?</think(?:ing)?>", "", text, count=1, flags=re.DOTALL | re.IGNORECASE)
+    """The reply without the thinking in front of its first fence; such tags inside the fenced text belong to the text."""
+    text = reply.text
+    first = _THINKING.search(text)
+    if first and first[1]:  # closed but never opened: the chat template had opened it
+        text = text[first.end() :]
+    while (tag := _THINKING.search(text)) and not _FENCE.search(text, 0, tag.start()):
+        end = _THOUGHT.search(text, tag.end())
+        if end is None:
+            raise BadReply("the reply's thinking was never closed", reply.text, "unclosed")
+        text = text[: tag.start()] + text[end.end() :]
+    return text
 
 
 def _outer_blocks(text: str, raw: str) -> list[str]:
@@ -138,7 +149,7 @@ def _outer_blocks(text: str, raw: str) -> list[str]:
     blocks: list[str] = []
     open_fences: list[int] = []
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):  # no other line ends: they belong to the text
         match = _FENCE.match(line)
         ticks, rest = (len(match[1]), match[2].strip()) if match else (0, "")
         if not open_fences:

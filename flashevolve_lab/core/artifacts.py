@@ -118,6 +118,19 @@ class Call:
     attempt: int
     reserved: Spend
     started_at: float
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A model's reply that a job of an unfinished item already has: a later job of the same stage need not pay for it again."""
+
+    request: str
+    text: str
+    finish: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

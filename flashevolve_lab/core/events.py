@@ -287,6 +287,16 @@ class DepthChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitChanged:
+    """The calls in flight that a server is given moved (429, missed deadlines, recovery)."""
+
+    endpoint: str
+    old: int
+    new: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunStopped:
     """The last entry of a run (until it is resumed). ``kind``: budget, user, done, failures, error."""
 
@@ -297,7 +307,7 @@ class RunStopped:
 Event = (
     RunStarted | RunResumed | SettingChanged | Paused | Continued | Stepped | Warned | ItemMade | ItemQueued | ItemEnded
     | JobStarted | JobFinished | JobFailed | JobAbandoned | JobLost | CallStarted | CallFinished | SampleScored | SampleFailed
-    | ArtifactMade | Gated | StalenessJudged | Committed | DepthChanged | RunStopped
+    | ArtifactMade | Gated | StalenessJudged | Committed | DepthChanged | LimitChanged | RunStopped
 )  # fmt: skip
 
 
@@ -334,9 +344,8 @@ def decode(kind: str, body: Mapping[str, Any]) -> Event:
         raise LogError(
             f"the log has an event of kind {kind!r}, which this version does not know; install a newer flashevolve-lab"
         )
-    values = {name: _CONVERT.get((kind, name), _same)(value) for name, value in body.items()}
     try:
-        return cls(**values)
+        return cls(**{name: _CONVERT.get((kind, name), _same)(value) for name, value in body.items()})
     except TypeError as error:
         raise LogError(f"the log has a {kind} this version cannot read ({error}); install a newer flashevolve-lab") from error
 

@@ -73,6 +73,16 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitMoved:
+    """The gateway gives a server more or fewer calls in flight."""
+
+    endpoint: str
+    old: int
+    new: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobDone:
     """A job's work returned."""
 
@@ -144,5 +154,5 @@ class Unscored:
 
 Input = (
     Start | Resume | SetKnobs | Pause | Continue | Step | Stop | Warn | JobDone | JobBroke | CallWanted | CallEnded
-    | Scored | Unscored
+    | Scored | Unscored | LimitMoved
 )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashevolve_lab.core import events as ev
-from flashevolve_lab.core.artifacts import NOTHING, Artifact, Call, Item, Job, Sample, Spend
+from flashevolve_lab.core.artifacts import NOTHING, Answer, Artifact, Call, Item, Job, Sample, Spend
 from flashevolve_lab.core.events import Entry, Event
 from flashevolve_lab.core.population import Member, Population
 from flashevolve_lab.errors import InvariantError
@@ -41,6 +41,9 @@ class RunState:
     jobs: dict[str, Job] = field(default_factory=dict)  # running; each holds one slot and one item
     slots: dict[str, dict[int, str]] = field(default_factory=dict)  # stage → slot number → job
     calls: dict[str, Call] = field(default_factory=dict)  # sent and not yet answered
+    answers: dict[tuple[str, str], dict[str, Answer]] = field(
+        default_factory=dict
+    )  # (item, stage) not done → call's key → reply
     spent: Spend = NOTHING  # only grows
     reserved: Spend = NOTHING  # the sum of what running jobs and open calls hold
     samples: dict[tuple[str, str], dict[int, Sample]] = field(default_factory=dict)  # (hash, split) → example → sample
@@ -56,6 +59,7 @@ class RunState:
     idle_ends: int = 0  # items in a row that ended without a gate verdict (skipped, refused)
     gap_discards: int = 0  # discards for staleness in a row
     effective_depth: int | None = None  # below the schedule's depth only against livelock
+    limits: dict[str, int] = field(default_factory=dict)  # server → calls in flight it is given, where that has moved
     step_jobs: int = 0  # jobs a step still allows
     step_stage: str = ""  # "" = any stage
 
@@ -159,6 +163,7 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
     item = s.items.pop(e.item)
     if item.id in s.queues[item.stage]:
         s.queues[item.stage].remove(item.id)
+    s.answers.pop((item.id, item.stage), None)
     s.counts[e.outcome] += 1
     s.in_flight -= item.kind != "seed"
     if item.kind != "seed" and not item.gated:
@@ -187,6 +192,7 @@ def _end_job(s: RunState, job: str) -> Job:
 
 def _job_finished(s: RunState, e: ev.JobFinished, at: float) -> None:
     job = _end_job(s, e.job)
+    s.answers.pop((job.item, job.stage), None)
     for key in [k for k in s.streaks if k.startswith(job.stage + ": ")]:
         del s.streaks[key]
 
@@ -212,7 +218,7 @@ def _job_lost(s: RunState, e: ev.JobLost, at: float) -> None:
 
 
 def _call_started(s: RunState, e: ev.CallStarted, at: float) -> None:
-    s.calls[e.call] = Call(e.call, e.job, e.role, e.key, e.attempt, e.reserved, at)
+    s.calls[e.call] = Call(e.call, e.job, e.role, e.key, e.attempt, e.reserved, at, e.request)
     s.reserved += e.reserved
     s.made["c"] += 1
 
@@ -223,6 +229,10 @@ def _call_finished(s: RunState, e: ev.CallFinished, at: float) -> None:
     s.spent += e.spent
     if e.outcome != "ok":
         s.counts[f"call {e.outcome}"] += 1
+        return
+    job = s.jobs[call.job]
+    answer = Answer(call.request, e.text, e.finish, e.model, e.prompt_tokens, e.completion_tokens)
+    s.answers.setdefault((job.item, job.stage), {})[call.key] = answer
 
 
 def _charge_metric_call(s: RunState, job_id: str) -> None:
@@ -287,6 +297,10 @@ def _depth_changed(s: RunState, e: ev.DepthChanged, at: float) -> None:
     s.gap_discards = 0
 
 
+def _limit_changed(s: RunState, e: ev.LimitChanged, at: float) -> None:
+    s.limits[e.endpoint] = e.new
+
+
 def _run_stopped(s: RunState, e: ev.RunStopped, at: float) -> None:
     s.status, s.stop = "stopped", e
 
@@ -316,6 +330,7 @@ _APPLY: Mapping[type[Event], Callable[[RunState, Any, float], None]] = {
     ev.StalenessJudged: _staleness_judged,
     ev.Committed: _committed,
     ev.DepthChanged: _depth_changed,
+    ev.LimitChanged: _limit_changed,
     ev.RunStopped: _run_stopped,
 }
 

@@ -39,6 +39,8 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
             return _stop(state, given)
         case on.Warn(kind, message):
             return [ev.Warned(kind, message)]
+        case on.LimitMoved(endpoint, old, new, why):
+            return [ev.LimitChanged(endpoint, old, new, why)]
         case on.CallWanted():
             return _call_wanted(state, given)
         case on.CallEnded(call):
@@ -74,7 +76,7 @@ def _start(run: ev.RunStarted, rules: Rules) -> list[Event]:
 
 def _resume(state: RunState, created: str) -> list[Event]:
     lost = _closed_calls(state, None, "lost with its process")
-    for job in state.jobs.values():
+    for job in reversed(state.jobs.values()):  # each goes in front of the one before: the oldest ends up first
         lost += [ev.JobLost(job.id), ev.ItemQueued(job.item, job.stage, front=True)]
     return [*lost, ev.RunResumed(created)]
 
@@ -92,7 +94,7 @@ def _stop(state: RunState, given: on.Stop) -> list[Event]:
     if state.status == "stopped":
         return []
     ended = _closed_calls(state, None, "cancelled by the stop")
-    for job in state.jobs.values():
+    for job in reversed(state.jobs.values()):  # each goes in front of the one before: the oldest ends up first
         ended.append(ev.JobAbandoned(job.id, given.reason, still_running=job.id in given.threads))
         ended.append(ev.ItemQueued(job.item, job.stage, front=True))
     return [*ended, ev.RunStopped(given.kind, given.reason)]
@@ -193,7 +195,7 @@ def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit |
             raise TypeError(f"expected a Verdict with an action of {ACTIONS} and a reason, got {verdict!r}")
     except Exception as error:  # a policy from a notebook cell may raise anything; it must not end the run
         return Verdict("accept", f"accepted because the policy {type(policy).__name__} failed: {type(error).__name__}: {error}")
-    if verdict.action == "update" and item.updates:
+    if verdict.action == "update" and item.updates and commit is None:
         return Verdict("discard", f"updated once already, and stale again: {verdict.reason}")
     if verdict.action == "patch" and "patch" not in rules.algorithm.graph.names:
         return Verdict("accept", f"accepted because this algorithm has no patch stage: {verdict.reason}")
@@ -310,7 +312,11 @@ def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
     entry = rules.algorithm.graph.entry
     if state.pool.version < 0 or not _steps(state, entry):
         return []
-    starts = rules.schedule(state).admits(Pace(state.in_flight, state.pool.version))
+    try:
+        starts = _admitted(state, rules)
+    except Exception as error:  # a schedule from a notebook cell may raise anything; what is in flight finishes first
+        failed = f"the schedule {type(rules.schedule(state)).__name__} failed: {type(error).__name__}: {error}"
+        return [] if state.items else _stop(state, on.Stop("failures", failed))
     if starts.count <= 0 or state.exhausted or state.idle_ends >= state.settings.get("max_idle", 100):
         return []
     count = _bounded(state, starts, entry, rules)
@@ -322,6 +328,13 @@ def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
     if new is None:
         return []
     return [ev.ItemMade(state.next_id("p"), new.kind, new.stage, new.base, state.batches + 1, new.data)]
+
+
+def _admitted(state: RunState, rules: Rules) -> Starts:
+    starts = rules.schedule(state).admits(Pace(state.in_flight, state.pool.version))
+    if not isinstance(starts, Starts) or starts.per_parent < 1:
+        raise TypeError(f"expected Starts(count, per_parent ≥ 1), got {starts!r}")
+    return starts
 
 
 def _bounded(state: RunState, starts: Starts, entry: str, rules: Rules) -> int:

@@ -16,8 +16,8 @@ from flashevolve_lab.core import Spend, draw
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.core.events import CallOutcome, CallStarted
 from flashevolve_lab.errors import BadReply, BudgetSpent, ModelError, RateLimited, Refused, Transient
-from flashevolve_lab.llm import Reply, Request, chat
-from flashevolve_lab.llm.seam import Message
+from flashevolve_lab.llm import LLM, Reply, Request, chat
+from flashevolve_lab.llm.seam import Finish, Message
 
 if TYPE_CHECKING:
     from flashevolve_lab.engine.shell import Shell
@@ -55,8 +55,18 @@ class JobAsker:
             priority=self._priority,
         )
         self._calls += 1
-        ledger = CallLedger(self._shell, self._job, request, f"{self._key}#{self._calls}")
-        return await self._shell.gateway.complete(request, ledger)
+        key = f"{self._key}#{self._calls}"
+        ledger = CallLedger(self._shell, self._job, request, key)
+        return self._known(key, ledger.digest) or await self._shell.gateway.complete(request, ledger)
+
+    def _known(self, key: str, digest: str) -> Reply | None:
+        """The reply that an earlier job of this item and stage already paid for (it failed, or its process died)."""
+        job = self._shell.state.jobs.get(self._job)
+        known = self._shell.state.answers.get((job.item, job.stage), {}).get(key) if job else None
+        if known is None or known.request != digest:
+            return None
+        finish: Finish = known.finish if known.finish in ("stop", "length", "filter") else "unknown"  # type: ignore[assignment]
+        return Reply(known.text, finish, known.prompt_tokens, known.completion_tokens, known.model)
 
     def ask(self, messages: str | Sequence[Message], **options: Any) -> str:
         """The same from a thread: blocks until the reply is there, and returns its text."""
@@ -78,13 +88,15 @@ class CallLedger:
         self._job = job
         self._request = request
         self._key = key
-        self._price = getattr(shell.gateway.models[request.role], "price", None) or (0.0, 0.0)
         self._input_tokens = request.input_tokens_estimate()
-        self._reserve = self._cost(1, self._input_tokens, request.max_tokens)
+        self._price = (0.0, 0.0)
+        self._reserve = Spend()
+        self.digest = _digest(request)
 
-    def _cost(self, calls: int, prompt_tokens: int, completion_tokens: int) -> Spend:
+    def _cost(self, prompt_tokens: int, completion_tokens: int) -> Spend:
+        """One attempt: tokens, and dollars by the model's price per million (input, output) tokens."""
         dollars = (prompt_tokens * self._price[0] + completion_tokens * self._price[1]) / 1e6
-        return Spend(llm_calls=calls, tokens=prompt_tokens + completion_tokens, dollars=dollars)
+        return Spend(llm_calls=1, tokens=prompt_tokens + completion_tokens, dollars=dollars)
 
     async def ready(self) -> None:
         """While the run is paused, only a stepped job may go on."""
@@ -95,9 +107,11 @@ class CallLedger:
         job = self._shell.state.jobs.get(self._job)
         return self._shell.state.status == "paused" and job is not None and not job.stepped
 
-    def begin(self, attempt: int) -> str | None:
+    def begin(self, attempt: int, model: LLM) -> str | None:
         """Reserve and record."""
-        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self._digest())
+        self._price = getattr(model, "price", None) or (0.0, 0.0)
+        self._reserve = self._cost(self._input_tokens, self._request.max_tokens)
+        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self.digest)
         for event in self._shell.now(wanted):
             if isinstance(event, CallStarted):
                 return event.call
@@ -108,10 +122,6 @@ class CallLedger:
             needs = getattr(self._reserve, short)
             raise BudgetSpent(f"{short}: {used:,.10g} of {limit:,.10g} used, and the next call may need {needs:,.10g}")
         return None
-
-    def _digest(self) -> str:
-        text = repr([(m["role"], m["content"]) for m in self._request.messages])
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     async def recorded(self) -> None:
         """The reservation is in the log."""
@@ -125,7 +135,7 @@ class CallLedger:
         """Record; a reply is charged as counted by the server, a refusal by its input, an unknown end as reserved."""
         if isinstance(outcome, Reply):
             prompt = outcome.prompt_tokens or self._input_tokens
-            spent = self._cost(1, prompt, outcome.completion_tokens)
+            spent = self._cost(prompt, outcome.completion_tokens)
             ended = on.CallEnded(
                 call, "ok", spent, prompt, outcome.completion_tokens, outcome.finish, outcome.model, outcome.text
             )
@@ -141,7 +151,7 @@ class CallLedger:
             case Transient():
                 return "transient", Spend(llm_calls=1)
             case Refused():
-                return "refused", self._cost(1, self._input_tokens, 0)
+                return "refused", self._cost(self._input_tokens, 0)
             case BadReply():
                 return "bad_reply", self._reserve
             case TimeoutError() | ModelError():
@@ -149,6 +159,13 @@ class CallLedger:
             case _:
                 return "cancelled", self._reserve
 
-    def draw(self) -> Random:
-        """Waiting times, keyed by the call."""
-        return draw(self._shell.state.started.seed if self._shell.state.started else 0, self._job, self._key, "wait")
+    def draw(self, attempt: int) -> Random:
+        """The wait after this attempt, keyed by the call."""
+        assert self._shell.state.started is not None
+        return draw(self._shell.state.started.seed, self._job, self._key, "wait", attempt)
+
+
+def _digest(request: Request) -> str:
+    """What is asked, in 16 hexadecimal digits."""
+    text = repr([(m["role"], m["content"]) for m in request.messages])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -44,7 +44,7 @@ class Shell:
 
     Args:
         worker: The algorithm bound to its task.
-        models: Role → model.
+        models: Role → its models.
         log: Where entries go.
         policy: Recorded description → live policy.
         state: The state so far (empty for a new run).
@@ -57,7 +57,7 @@ class Shell:
         *,
         worker: Worker,
         task: Task,
-        models: Mapping[str, LLM],
+        models: Mapping[str, Sequence[LLM]],
         limits: Limits,
         log: Log,
         policy: Callable[[Any], Any],
@@ -77,7 +77,7 @@ class Shell:
         self.done: Future[None] = Future()
         self.error: BaseException | None = None
         self.loop = clock.loop()
-        self.gateway = Gateway(models, limits)
+        self.gateway = Gateway(models, limits, lambda *moved: self.post(on.LimitMoved(*moved)))
         self.places = Places(self.loop)
         self._inbox: list[on.Input] = []
         self._wake = asyncio.Event()
@@ -88,6 +88,7 @@ class Shell:
         self._began = 0.0
         self._began_at = 0.0
         self._crash: Exception | None = None
+        self.begun = threading.Event()  # set once the first entries are in the log
         self._thread = threading.Thread(target=self._run, name="lab-engine", daemon=True)
 
     # --- from other threads -----------------------------------------------------------------------------------------------
@@ -224,8 +225,10 @@ class Shell:
             case ev.JobAbandoned(job) | ev.JobFailed(job):
                 if (task := self._tasks.get(job)) is not None:
                     task.cancel()
-            case ev.RunStarted():
+            case ev.RunStarted() | ev.RunResumed():
                 self._arm_deadline()
+                self.log.flush()
+                self.begun.set()
             case ev.SettingChanged(knob, _, new):
                 if knob == "concurrency":
                     self.gateway.resize(int(new))
@@ -265,7 +268,7 @@ class Shell:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=STOP_S)
-        for model in set(self.gateway.models.values()):
+        for model in self.gateway.models:
             close = getattr(model, "aclose", None)
             if close is not None:
                 with contextlib.suppress(Exception):

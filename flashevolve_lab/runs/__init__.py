@@ -4,6 +4,7 @@ from flashevolve_lab.runs.budget import Budget
 from flashevolve_lab.runs.handle import Run
 from flashevolve_lab.runs.launch import start
 from flashevolve_lab.runs.library import list_runs, open_run
+from flashevolve_lab.runs.resuming import resume
 from flashevolve_lab.runs.status import Best, Status
 
-__all__ = ["Best", "Budget", "Run", "Status", "list_runs", "open_run", "start"]
+__all__ = ["Best", "Budget", "Run", "Status", "list_runs", "open_run", "resume", "start"]

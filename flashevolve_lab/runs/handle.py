@@ -66,7 +66,7 @@ class Run:
     def status(self) -> Status:
         """State, stop reason, proposals, scores and what was spent, now."""
         state = self.state
-        return status_of(state, self._alive())
+        return status_of(state, self.name, self._alive())
 
     @property
     def best(self) -> Best | None:

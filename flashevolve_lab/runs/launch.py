@@ -12,7 +12,7 @@ import concurrent.futures
 import re
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from flashevolve_lab.store import Writer
 from flashevolve_lab.tasks import Task
 
 FOLDER = "data/runs"
+BEGUN_S = 5.0
 FEW = 10  # a forecast of fewer proposals than this is worth a warning
 _running: weakref.WeakSet[Shell] = weakref.WeakSet()
 
@@ -39,9 +40,9 @@ def start(
     task: Task,
     algorithm: Plan | None = None,
     *,
-    llm: LLM,
+    llm: LLM | Sequence[LLM],
     budget: Budget,
-    reflection_llm: LLM | None = None,
+    reflection_llm: LLM | Sequence[LLM] | None = None,
     schedule: Any = None,
     staleness: Any = None,
     slots: Mapping[str, int] | None = None,
@@ -58,7 +59,8 @@ def start(
     Args:
         task: Data, program and metric.
         algorithm: What evolves it; by default `GEPA()`.
-        llm: The model that programs call, and that reflects unless ``reflection_llm`` is given.
+        llm: The model that programs call, and that reflects unless ``reflection_llm`` is given. A list: the same role on
+            several servers, a call goes to the one with the most room.
         budget: What may be spent; never exceeded.
         reflection_llm: The model that proposes.
         schedule: `Sequential`, `Batched(p, n)` or `Pipelined(depth)` (the default, depth 16).
@@ -78,11 +80,11 @@ def start(
     algorithm = GEPA() if algorithm is None else algorithm
     clock = Wall() if clock is None else clock
     limits = Limits() if limits is None else limits
-    models = {"task": llm, "reflection": llm if reflection_llm is None else reflection_llm}
+    models = {"task": listed(llm), "reflection": listed(llm if reflection_llm is None else reflection_llm)}
     _check_arguments(task, algorithm, models, budget, limits, clock, seed)
     worker = algorithm.bind(task, seed)
     warning = _forecast(algorithm, task, budget)
-    _check_models(models)
+    check_models(models)
     policies = Policies()
     knobs = {"schedule": schedule or Pipelined(), "staleness": staleness or Guarded(), "concurrency": limits.concurrency}
     settings = recorded({**knobs, "slots": slots or {}}, policies, worker.graph.names)
@@ -97,7 +99,7 @@ def start(
         settings=settings,
         budget=budget.limits(),
         task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val)},
-        llm={role: model.describe() for role, model in models.items()},
+        llm={role: [model.describe() for model in of_role] for role, of_role in models.items()},
         lab=_version(),
     )
     shell = Shell(
@@ -105,20 +107,35 @@ def start(
         task=task,
         models=models,
         limits=limits,
-        log=Writer(path, every_s=0.2 if isinstance(clock, Virtual) else 0.0),
+        log=log_of(path, clock, create=True),
         policy=policies,
         clock=clock,
         sample_timeout_s=sample_timeout_s,
     )
-    _running.add(shell)
     first: list[on.Input] = [on.Start(started), *([on.Pause()] if paused else [])]
-    first += [on.Warn("budget", warning)] if warning else []
+    return set_going(shell, path, policies, first + ([on.Warn("budget", warning)] if warning else []))
+
+
+def log_of(path: Path, clock: Clock, *, create: bool) -> Writer:
+    """The run's file, open for writing. On virtual time, where nothing is paid, it is written a few times a second only."""
+    return Writer(path, create=create, every_s=0.2 if isinstance(clock, Virtual) else 0.0)
+
+
+def set_going(shell: Shell, path: Path, policies: Policies, first: Sequence[on.Input]) -> Run:
+    """Start the engine's thread; returns when the first entries are in the log (milliseconds)."""
+    _running.add(shell)
     shell.start(first)
+    shell.begun.wait(BEGUN_S)
     return Run(path, shell, policies)
 
 
+def listed(llm: LLM | Sequence[LLM]) -> tuple[LLM, ...]:
+    """One model or several, as a tuple."""
+    return tuple(llm) if isinstance(llm, Sequence) and not isinstance(llm, str) else (llm,)
+
+
 def _check_arguments(
-    task: Any, algorithm: Any, models: Mapping[str, Any], budget: Any, limits: Any, clock: Any, seed: Any
+    task: Any, algorithm: Any, models: Mapping[str, Sequence[Any]], budget: Any, limits: Any, clock: Any, seed: Any
 ) -> None:
     wanted: list[tuple[str, Any, Any, str]] = [("task", task, Task, "lab.Task(train=…, val=…, seed=…, program=…, metric=…)")]
     wanted += [("budget", budget, Budget, "lab.Budget(metric_calls=…)"), ("limits", limits, Limits, "lab.Limits(…)")]
@@ -129,7 +146,7 @@ def _check_arguments(
             raise SetupError(f"{what}: expected {expected}; got {type(value).__name__}")
     if isinstance(algorithm, type) or not hasattr(algorithm, "bind"):
         raise SetupError(f"algorithm: expected lab.GEPA(…); got {algorithm!r}")
-    for role, model in models.items():
+    for role, model in ((role, model) for role, of_role in models.items() for model in of_role or (None,)):
         if isinstance(model, type) or not isinstance(model, LLM):
             expected = "lab.OpenAI(base_url, model=…), lab.Simulated(…) or an object with complete, check and describe"
             raise SetupError(f"llm for the role {role!r}: expected {expected}; got {model!r}")
@@ -153,11 +170,11 @@ def _forecast(algorithm: Plan, task: Task, budget: Budget) -> str:
     return warning
 
 
-def _check_models(models: Mapping[str, LLM]) -> None:
+def check_models(models: Mapping[str, Sequence[LLM]]) -> None:
     """Ask every model whether it is there, on a loop of its own (a notebook's loop is running already)."""
 
     async def look() -> None:
-        for model in {id(m): m for m in models.values()}.values():
+        for model in {id(m): m for of_role in models.values() for m in of_role}.values():
             try:
                 await model.check()
             finally:

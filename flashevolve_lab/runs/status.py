@@ -66,13 +66,13 @@ class Status:
 OUTCOMES = ("committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable")
 
 
-def status_of(state: RunState, alive: bool) -> Status:
+def status_of(state: RunState, name: str, alive: bool) -> Status:
     """The status of a folded state; ``alive``: some process is still writing its log."""
     best, order = state.pool.best(), state.pool.order
     started = state.started
-    models = started.llm.values() if started else ()
+    models = [model for of_role in started.llm.values() for model in of_role] if started else []
     return Status(
-        run=started.run if started else "",
+        run=name,
         state=state.status if alive or state.status == "stopped" else "interrupted",
         kind=state.stop.kind if state.stop else "",
         reason=state.stop.reason if state.stop else "",

@@ -22,6 +22,7 @@ from flashevolve_lab.errors import LogError
 FORMAT = 1
 LONG = 1024  # texts longer than this (characters) are stored once, as blobs
 _MARK = "\x00blob:"
+_MARKED = '"\\u0000blob:'  # how a string that begins with the mark looks in JSON
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
@@ -48,7 +49,7 @@ class Writer:
         if create and self.path.exists():
             raise LogError(f"{self.path} exists already: choose another name, or lab.open / lab.resume it")
         if not create:
-            _checked(self.path)
+            _check_whole(self.path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -81,7 +82,7 @@ class Writer:
         for entry in entries:
             kind, body = encode(entry.event)
             text = _dumps(body)
-            if len(text) > LONG:
+            if len(text) > LONG or _MARKED in text:
                 text = _dumps(_shrunk(body, blobs))
             rows.append((entry.seq, entry.at, kind, text))
         self._db.execute("BEGIN")
@@ -123,9 +124,11 @@ class Reader:
 
     def entries(self, after: int = 0, limit: int = 1_000_000) -> list[Entry]:
         """Entries numbered above ``after``, in order, at most ``limit``."""
-        rows = self._db.execute(
-            "SELECT seq, at, kind, body FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
-        ).fetchall()
+        query = "SELECT seq, at, kind, body FROM entries WHERE seq > ? ORDER BY seq LIMIT ?"
+        try:
+            rows = self._db.execute(query, (after, limit)).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, error) from error
         return [Entry(seq, at, decode(kind, self._body(body))) for seq, at, kind, body in rows]
 
     @property
@@ -140,7 +143,7 @@ class Reader:
 
     def _body(self, text: str) -> Any:
         body = json.loads(text)
-        return self._grown(body) if '"\\u0000blob:' in text else body
+        return self._grown(body) if _MARKED in text else body
 
     def _grown(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -191,11 +194,28 @@ def _checked(path: Path) -> sqlite3.Connection:
         newest = max(int(meta["format"]) - FORMAT, int(meta["schema"]) - SCHEMA)
     except (sqlite3.DatabaseError, KeyError, ValueError) as error:
         db.close()
-        raise LogError(f"{path} is not a run file of flashevolve_lab, or is damaged ({error}); it was left as it is") from error
+        raise _damaged(path, error) from error
     if newest > 0:
         db.close()
         raise LogError(f"{path} was written by a newer version of flashevolve_lab: install that one; it was left as it is")
     return db
+
+
+def _check_whole(path: Path) -> None:
+    """Raises `LogError` unless every page of the file can be read: nobody goes on with a damaged log."""
+    db = _checked(path)
+    try:
+        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, error) from error
+    finally:
+        db.close()
+    if found != "ok":
+        raise _damaged(path, found)
+
+
+def _damaged(path: Path, why: object) -> LogError:
+    return LogError(f"{path} is not a run file of flashevolve_lab, or is damaged ({why}); it was left as it is")
 
 
 def _alive(writer: str) -> bool:

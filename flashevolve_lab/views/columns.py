@@ -1,7 +1,7 @@
 """Which tables a run has, and the columns of each, in the order they are shown.
 
-Owns the names only. One rule a change must keep: a column, once there, keeps its name and its meaning, for notebooks use
-them.
+Owns the names only. One rule a change must keep: a column, once there, keeps its name and its meaning: notebooks rely
+on both.
 """
 
 from __future__ import annotations

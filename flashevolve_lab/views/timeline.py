@@ -96,8 +96,8 @@ class TimelineSnapshot:
 class TimelineDelta:
     """What a feed added to the picture.
 
-    Append ``spans`` at ``spans_from`` and ``marks`` at ``marks_from``, replace the spans in ``changed`` (index → span), and
-    apply the changes of ``queues`` (a stage without one is as before).
+    Append ``spans`` at ``spans_from`` and ``marks`` at ``marks_from``, replace the spans in ``changed`` (index → span),
+    and apply the changes of ``queues`` (a stage without one is as before).
     """
 
     seq: int

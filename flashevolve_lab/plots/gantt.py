@@ -1,0 +1,169 @@
+"""The Gantt figure: a bar per job in its worker slot, lanes grouped by stage, and what changed the run as vertical lines.
+
+Owns its info (which lane is where, what is in the window, which marks get a label). Owns no drawing (`gantt_plotly`,
+`gantt_matplotlib`). One rule a change must keep: a bar is exactly as long as its job, and no two share a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flashevolve_lab.errors import SetupError
+from flashevolve_lab.plots.words import seconds_label, subtitle
+from flashevolve_lab.views import Mark, Span, TimelineSnapshot
+
+GROUP_GAP = 0.9  # between the lanes of two stages, in lanes
+LABEL_SPACE = 0.055  # least distance between two labels above the figure, as a share of the window
+SHOWN = ("commit", "setting", "depth", "pause", "continue", "resume", "stop")  # marks drawn as lines
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A worker slot's place: ``y`` grows downwards, one lane is 1 high."""
+
+    stage: str
+    slot: int
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A job in the window: its place, and its time cut to the window (s)."""
+
+    span: Span
+    y: float
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A vertical line, and its label ("" where labels would be too close)."""
+
+    mark: Mark
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class GanttInfo:
+    """All the figure shows.
+
+    Attributes:
+        title, note: Headline and subtitle. ``x_label``: what the seconds are.
+        start, end: The window (s).
+        lanes: From the top. ``stages``: those that have lanes, in order.
+        bars, lines: What is in the window.
+        empty: A sentence when there is nothing to draw, else "".
+    """
+
+    title: str
+    note: str
+    x_label: str
+    start: float
+    end: float
+    stages: tuple[str, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    lines: tuple[Line, ...] = ()
+    empty: str = ""
+
+    @property
+    def bottom(self) -> float:
+        """The y below the last lane."""
+        return self.lanes[-1].y + 0.5 if self.lanes else 0.5
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Job outcomes that occur and do not speak for themselves."""
+        present = {bar.span.outcome for bar in self.bars}
+        return tuple(outcome for outcome in ("running", "failed", "abandoned", "lost") if outcome in present)
+
+    def centre(self, stage: str) -> float:
+        """The middle of a stage's lanes."""
+        ys = [lane.y for lane in self.lanes if lane.stage == stage]
+        return sum(ys) / len(ys)
+
+
+def gantt_info(snapshot: TimelineSnapshot, start: float | None = None, end: float | None = None, *, run: str = "") -> GanttInfo:
+    """The info of a Gantt figure.
+
+    Args:
+        snapshot: The timeline of a run.
+        start, end: The window in seconds; by default all there is.
+        run: A name when the log has none yet.
+
+    Raises:
+        SetupError: the window is empty.
+    """
+    first, last = start or 0.0, max(snapshot.at, 1e-9) if end is None else end
+    if not first < last:
+        raise SetupError(f"gantt(start={first:g}, end={last:g}): expected start < end; the run is {snapshot.at:g} s long")
+    lanes = _lanes(snapshot)
+    places = {(lane.stage, lane.slot): lane.y for lane in lanes}
+    bars = tuple(_bars(snapshot, places, first, last))
+    facts = snapshot.facts
+    return GanttInfo(
+        title=f"Timeline: {facts.run or run}",
+        note=subtitle([facts]),
+        x_label=seconds_label([facts]),
+        start=first,
+        end=last,
+        stages=tuple(stage for stage in snapshot.stages if snapshot.lanes.get(stage)),
+        lanes=lanes,
+        bars=bars,
+        lines=_lines([mark for mark in snapshot.marks if first <= mark.at <= last], last - first),
+        empty="" if bars else _why_empty(snapshot, first, last),
+    )
+
+
+def _why_empty(snapshot: TimelineSnapshot, first: float, last: float) -> str:
+    if snapshot.spans:
+        return f"No job ran between {first:g} and {last:g} s: the run is {snapshot.at:g} s long."
+    return "No job has started yet: the timeline begins with the first one."
+
+
+def _lanes(snapshot: TimelineSnapshot) -> tuple[Lane, ...]:
+    lanes: list[Lane] = []
+    y = 0.0
+    for stage in snapshot.stages:
+        slots = snapshot.lanes.get(stage, 0)
+        lanes += [Lane(stage, slot, y + slot) for slot in range(slots)]
+        y += slots + GROUP_GAP if slots else 0.0
+    return tuple(lanes)
+
+
+def _bars(snapshot: TimelineSnapshot, places: dict[tuple[str, int], float], first: float, last: float) -> Iterable[Bar]:
+    for span in snapshot.spans:
+        end = snapshot.at if span.end is None else span.end
+        if span.start <= last and end >= first:
+            start = max(span.start, first)
+            yield Bar(span, places[span.stage, span.slot], start, min(end, last) - start)
+
+
+def _lines(marks: Sequence[Mark], window: float) -> tuple[Line, ...]:
+    """A line for each mark; labels where there is room, those of changes before those of commits."""
+    shown = [mark for mark in marks if mark.kind in SHOWN]
+    taken: list[float] = []
+    labels: dict[int, str] = {}
+    for mark in sorted(shown, key=lambda mark: (mark.kind == "commit", mark.at)):
+        if all(abs(mark.at - at) >= LABEL_SPACE * window * (1 if mark.kind == "commit" else 3) for at in taken):
+            labels[mark.seq] = label_of(mark)
+            taken.append(mark.at)
+    return tuple(Line(mark, labels.get(mark.seq, "")) for mark in shown)
+
+
+def label_of(mark: Mark) -> str:
+    """A mark in one word: ``v3``, the knob that changed, or what happened."""
+    match mark.kind:
+        case "commit":
+            return f"v{mark.version}"
+        case "setting":
+            return mark.text.partition(":")[0]
+        case kind:
+            return kind
+
+
+def gantt_height(info: GanttInfo) -> float:
+    """A height in inches that gives every lane room, between 1.5 and 8."""
+    return min(8.0, max(1.5, 0.85 + 0.1 * (info.bottom + 0.5)))

@@ -1,0 +1,125 @@
+"""The Gantt figure to look at. Draws a `GanttInfo`, decides nothing about it.
+
+One rule a change must keep: bars have an explicit width and overlay, or Plotly squeezes and stacks the lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashevolve_lab.plots.canvas import plotly_empty, plotly_frame
+from flashevolve_lab.plots.gantt import Bar, GanttInfo, Line
+from flashevolve_lab.plots.palette import EDGE, HATCHES, NEUTRAL, stage_colours
+from flashevolve_lab.plots.words import escaped
+from flashevolve_lab.views import Span
+
+LANE_PIXELS, LEAST_PIXELS, MOST_PIXELS = 16, 260, 1_100
+BAR_WIDTH = 0.86
+
+
+def gantt_plotly(info: GanttInfo) -> Any:
+    """The figure: hover a bar for its job, drag to zoom in time, a click on the legend hides a stage."""
+    height = min(MOST_PIXELS, max(LEAST_PIXELS, 150 + int(LANE_PIXELS * (info.bottom + 0.5))))
+    figure = plotly_frame(info.title, info.note, info.x_label, height)
+    if info.empty:
+        return plotly_empty(figure, info.empty)
+    colours = stage_colours(info.stages)
+    figure.add_traces([_stage(info, stage, colours[stage]) for stage in info.stages])
+    figure.add_traces([_legend_of(outcome) for outcome in info.outcomes])
+    figure.add_traces(_marks(info))
+    ticks = {"tickvals": [info.centre(stage) for stage in info.stages], "ticktext": [escaped(s) for s in info.stages]}
+    figure.update_yaxes(range=[info.bottom, -1.6], showgrid=False, ticks="", showline=False, **ticks)
+    figure.update_xaxes(range=[info.start, info.end], showgrid=True)
+    figure.update_layout(barmode="overlay", bargap=0, hovermode="closest", dragmode="zoom")
+    return figure
+
+
+def _stage(info: GanttInfo, stage: str, colour: str) -> Any:
+    import plotly.graph_objects as go
+
+    bars = [bar for bar in info.bars if bar.span.stage == stage]
+    pattern = {"shape": [HATCHES[bar.span.outcome].plotly for bar in bars], "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+    return go.Bar(
+        name=escaped(stage),
+        legendgroup=escaped(stage),
+        orientation="h",
+        base=[bar.start for bar in bars],
+        x=[bar.seconds for bar in bars],
+        y=[bar.y for bar in bars],
+        width=BAR_WIDTH,
+        marker={"color": colour, "pattern": pattern, "line": {"color": EDGE, "width": 0.5 if len(bars) < 2_000 else 0}},
+        hovertext=[_hover(bar) for bar in bars],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+
+
+def _hover(bar: Bar) -> str:
+    span = bar.span
+    head = f"<b>{escaped(span.stage)}</b> {escaped(span.job)} · slot {span.slot}"
+    if span.end is None:
+        time = f"from {span.start:,.2f} s, still running"
+    else:
+        time = f"{span.start:,.2f} to {span.end:,.2f} s ({span.end - span.start:,.2f} s)"
+    gap = f"base v{span.base}, gap {span.gap}" if span.kind != "seed" else "the seed"
+    return "<br>".join([head, _what(span), gap, time, _cost(span), *_ending(span)])
+
+
+def _what(span: Span) -> str:
+    made = f" → {escaped(span.artifact)}" if span.artifact else ""
+    return escaped(span.item) + made + (f" (from {escaped(span.parent)})" if span.parent else "")
+
+
+def _cost(span: Span) -> str:
+    dollars = f", ${span.dollars:,.4f}".replace("$", "&#36;") if span.dollars else ""
+    return f"{span.calls:,} model calls, {span.tokens:,} tokens{dollars}"
+
+
+def _ending(span: Span) -> list[str]:
+    lines = [f"<i>{span.outcome}</i>: {escaped(span.note)}"] if span.note else []
+    return [*lines, f"its item ended: {escaped(span.item_outcome)}"] if span.item_outcome else lines
+
+
+def _legend_of(outcome: str) -> Any:
+    """A bar that is only in the legend: what a hatch means."""
+    import plotly.graph_objects as go
+
+    hatch = HATCHES[outcome]
+    pattern = {"shape": hatch.plotly, "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+    marker = {"color": "#BBBBBB", "pattern": pattern, "line": {"color": EDGE, "width": 0.5}}
+    return go.Bar(name=hatch.words, x=[None], y=[None], orientation="h", marker=marker, hoverinfo="skip")
+
+
+def _marks(info: GanttInfo) -> list[Any]:
+    commits = [line for line in info.lines if line.mark.kind == "commit"]
+    changes = [line for line in info.lines if line.mark.kind != "commit"]
+    traces = []
+    if commits:
+        traces += _mark_traces(info, commits, "commit", "solid", "triangle-down", 0.5)
+    if changes:
+        traces += _mark_traces(info, changes, "change", "dash", "diamond", 0.9)
+    return traces
+
+
+def _mark_traces(info: GanttInfo, lines: list[Line], name: str, dash: str, symbol: str, opacity: float) -> list[Any]:
+    """All lines of a sort as one trace, and their heads with labels and hover as another."""
+    import plotly.graph_objects as go
+
+    grouped = {"name": name, "legendgroup": name}
+    xs = [x for line in lines for x in (line.mark.at, line.mark.at, None)]
+    ys = [y for _ in lines for y in (-0.75, info.bottom, None)]
+    style = {"color": NEUTRAL, "width": 1, "dash": dash}
+    rules = go.Scatter(x=xs, y=ys, mode="lines", line=style, opacity=opacity, hoverinfo="skip", showlegend=False, **grouped)
+    heads = go.Scatter(
+        x=[line.mark.at for line in lines],
+        y=[-0.85] * len(lines),
+        mode="markers+text",
+        marker={"symbol": symbol, "size": 8, "color": NEUTRAL},
+        text=[escaped(line.label, 24) for line in lines],
+        textposition="top center",
+        textfont={"size": 11, "color": NEUTRAL},
+        hovertext=[f"{escaped(line.mark.text, 240)}<br>at {line.mark.at:,.2f} s" for line in lines],
+        hovertemplate="%{hovertext}<extra></extra>",
+        cliponaxis=False,
+        **grouped,
+    )
+    return [rules, heads]
