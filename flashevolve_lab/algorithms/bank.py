@@ -28,16 +28,19 @@ It was asked:
 It answered: {output}
 {feedback}
 
-Which change of the instructions helps most?
-{changes}
-Answer with the number of one change."""
+Which change helps most? Answer with one of these lines:
+{changes}"""
 SHOWN_CHARACTERS = 400
 """How much of an input, output or feedback the question quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One operation on a list of lines, in words, with the list it leads to."""
+    """One operation on a list of lines, in words, with the list it leads to.
+
+    The words begin with the line they are about: a model that decodes one of several choices decides at the first word
+    that differs, and would otherwise always take the same operation.
+    """
 
     words: str
     lines: tuple[str, ...]
@@ -53,7 +56,8 @@ class InstructionBank:
     """Lets the model choose among recombinations of ready-made instruction lines.
 
     The instruction is a list of lines. Each proposal draws a few changes (add a line of the bank, put one in the place
-    of another, drop one, move one to the front), shows them with the worst rollout, and asks for a number.
+    of another, drop one, move one to the front), shows them with the worst rollout, and lets the model write one of them.
+    SmolLM2-135M picks by the words, yet hardly better than a coin: what selects is the gate after it.
 
     Args:
         bank: The lines; or the path of a text file (one a line) or of a ``.jsonl`` file (its field ``"line"``).
@@ -84,23 +88,22 @@ class InstructionBank:
         return tuple(self.bank)
 
     async def propose(self, brief: Brief, llm: Asker) -> Draft:
-        """The recombined instruction: one call, whose answer is constrained to the numbers of the candidates."""
-        changes = self.draw(brief.current, brief.draw)
-        numbers = [str(i + 1) for i in range(len(changes))]
-        reply = await llm.complete(render(brief, changes), max_tokens=8, temperature=0.0, choices=numbers)
-        chosen = reply.text.strip().rstrip(".")
-        if chosen not in numbers:
-            raise BadReply(f"expected a number from 1 to {len(changes)}; got {reply.text!r}", reply.text, "no_choice")
-        change = changes[int(chosen) - 1]
-        return Draft(change.text, f"{reply.text}\n\n{change.words}")
+        """The recombined instruction: one call, whose answer is constrained to the candidates' words."""
+        changes = {change.words: change for change in self.draw(brief.current, brief.draw)}
+        most = 1 + max(len(words.encode()) for words in changes)  # a token is at least one byte; one ends the text
+        question = render(brief, list(changes))
+        reply = await llm.complete(question, max_tokens=most, temperature=0.0, choices=list(changes))
+        change = changes.get(reply.text.strip().removeprefix("- "))
+        if change is None:
+            raise BadReply(f"expected one of the {len(changes)} changes; got {reply.text!r}", reply.text, "no_choice")
+        return Draft(change.text, reply.text)
 
     def draw(self, current: str, draw: Random) -> tuple[Change, ...]:
         """Up to ``candidates`` different changes of ``current``, each leading to another text than it; at least one."""
         now = lines_of(current)
         new = [line for line in self.lines if line not in now]
-        possible = [*_added(now, new, self.most_lines), *_replaced(now, new), *_dropped(now), *_moved(now)]
-        distinct = {change.text: change for change in possible if change.text not in ("", current)}
-        return tuple(draw.sample(list(distinct.values()), min(self.candidates, len(distinct))))
+        kinds = [_added(now, new, self.most_lines), _replaced(now, new), _dropped(now), _moved(now)]
+        return tuple(drawn(kinds, self.candidates, draw, {"", current}))
 
     def describe(self) -> dict[str, Any]:
         """Facts for the log, with a label that says where the words come from."""
@@ -136,28 +139,41 @@ def lines_in(path: Path) -> list[str]:
         raise SetupError(f"InstructionBank: expected rows like {expected} in {path}; got {error!r}") from error
 
 
-def render(brief: Brief, changes: Sequence[Change]) -> str:
-    """The question as sent: the instruction, its worst rollout, and the numbered changes."""
+def drawn(kinds: Sequence[list[Change]], most: int, draw: Random, known: set[str]) -> list[Change]:
+    """At most ``most`` changes, each of a kind drawn first and then from that kind, that lead to different unknown texts."""
+    left = [draw.sample(kind, len(kind)) for kind in kinds if kind]
+    found: dict[str, Change] = {}
+    while left and len(found) < most:
+        kind = draw.choice(left)
+        change = kind.pop()
+        if change.text not in known:
+            found.setdefault(change.text, change)
+        left = [kind for kind in left if kind]
+    return list(found.values())
+
+
+def render(brief: Brief, words: Sequence[str]) -> str:
+    """The question as sent: the instruction, its worst rollout, and the changes in words."""
     worst = min(brief.records, key=lambda record: record.score, default=Record("", "", 0.0, ""))
     return PROMPT.format(
         current=brief.current,
         input=worst.input[:SHOWN_CHARACTERS],
         output=worst.output[:SHOWN_CHARACTERS],
         feedback=worst.feedback[:SHOWN_CHARACTERS],
-        changes="\n".join(f"{i + 1}. {change.words}" for i, change in enumerate(changes)),
+        changes="\n".join(f"- {change}" for change in words),
     )
 
 
 def _added(now: tuple[str, ...], new: Sequence[str], most: int) -> list[Change]:
     if len(now) >= most:
         return []
-    return [Change(f"Add: {line}", (*now, line)) for line in new]
+    return [Change(f"{line} (add it)", (*now, line)) for line in new]
 
 
 def _replaced(now: tuple[str, ...], new: Sequence[str]) -> list[Change]:
     return [
-        Change(f"Instead of: {old} Say: {line}", (*now[:i], line, *now[i + 1 :]))
-        for i, old in enumerate(now)
+        Change(f"{line} (instead of line {i + 1})", (*now[:i], line, *now[i + 1 :]))
+        for i in range(len(now))
         for line in new
     ]
 
@@ -165,8 +181,12 @@ def _replaced(now: tuple[str, ...], new: Sequence[str]) -> list[Change]:
 def _dropped(now: tuple[str, ...]) -> list[Change]:
     if len(now) < 2:
         return []
-    return [Change(f"Drop: {old}", (*now[:i], *now[i + 1 :])) for i, old in enumerate(now)]
+    return [Change(f"{old} (drop line {i + 1})", (*now[:i], *now[i + 1 :])) for i, old in enumerate(now)]
 
 
 def _moved(now: tuple[str, ...]) -> list[Change]:
-    return [Change(f"Begin with: {old}", (old, *now[:i], *now[i + 1 :])) for i, old in enumerate(now) if i > 0]
+    return [
+        Change(f"{old} (move line {i + 1} to the front)", (old, *now[:i], *now[i + 1 :]))
+        for i, old in enumerate(now)
+        if i > 0
+    ]

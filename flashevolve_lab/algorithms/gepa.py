@@ -347,7 +347,7 @@ class BoundGEPA:
             raise Trouble("empty", "the proposed text is empty", raw=draft.raw)
         if text == brief.current.strip():
             raise Trouble("unchanged", "the proposed text is the current one, unchanged", raw=draft.raw)
-        return {"text": text}
+        return {"text": text, "note": draft.note} if draft.note else {"text": text}
 
     def _record(self, state: RunState, parent: str, example: int) -> Record:
         sample = state.sample(parent, "train", example)

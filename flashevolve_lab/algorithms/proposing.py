@@ -49,10 +49,11 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A proposed text for ``brief.component``, and the raw reply it was taken from."""
+    """A proposed text for ``brief.component``, the raw reply it was taken from, and a note for the log ("" for none)."""
 
     text: str
     raw: str
+    note: str = ""
 
 
 class Proposer(Protocol):

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flashevolve_lab.algorithms.proposing import Brief, Draft, Record
-from flashevolve_lab.errors import BadReply, SetupError
+from flashevolve_lab.algorithms.fitting import Evidence, fitted
+from flashevolve_lab.algorithms.proposing import Brief, Draft
+from flashevolve_lab.errors import BadReply, Refused, SetupError
 from flashevolve_lab.llm import Reply
 from flashevolve_lab.tasks import Asker
+
+FITS = 4  # attempts to fit the evidence when a server says that it is too long
+CHARACTERS_A_TOKEN = 3  # on the safe side for English; servers that count differently refuse, and the evidence is halved
+_TOO_LONG = re.compile(r"context|too long|too large|maximum.{0,20}(tokens|length)|413", re.IGNORECASE)
 
 PROMPT = """\
 You improve the instruction that an assistant works by. This is the instruction it has now (component "{component}"):
@@ -51,18 +55,32 @@ class Reflect:
             raise SetupError(f"Reflect(prompt=…): the template lacks {' and '.join(lacking)}")
 
     async def propose(self, brief: Brief, llm: Asker) -> Draft:
-        """The rewritten component."""
-        reply = await llm.complete(self.render(brief), max_tokens=self.max_tokens, temperature=self.temperature)
-        return Draft(extract(reply), reply.text)
+        """The rewritten component. Evidence that exceeds the model's context is fitted to it, and the draft's note says so."""
+        answer = min(self.max_tokens, llm.context_tokens // 4) if llm.context_tokens else self.max_tokens
+        room = self._room(brief, llm.context_tokens, answer)
+        for attempt in range(FITS):
+            evidence = fitted(brief.records, room)
+            try:
+                reply = await llm.complete(self.render(brief, evidence), max_tokens=answer, temperature=self.temperature)
+            except Refused as error:
+                if attempt == FITS - 1 or not _TOO_LONG.search(str(error)):
+                    raise
+                room = len(evidence.text) // 2
+            else:
+                return Draft(extract(reply), reply.text, evidence.note)
+        raise AssertionError("unreachable")
 
-    def render(self, brief: Brief) -> str:
+    def render(self, brief: Brief, evidence: Evidence) -> str:
         """The prompt as sent."""
-        parts = {
-            "{component}": brief.component,
-            "{current}": fenced(brief.current),
-            "{records}": render_records(brief.records),
-        }
+        parts = {"{component}": brief.component, "{current}": fenced(brief.current), "{records}": evidence.text}
         return re.sub(r"\{component\}|\{current\}|\{records\}", lambda match: parts[match[0]], self.prompt)
+
+    def _room(self, brief: Brief, context_tokens: int | None, answer: int) -> int | None:
+        """Characters for the evidence: what the context leaves beside the answer, the template and the current text."""
+        if context_tokens is None:
+            return None
+        fixed = len(self.prompt) + len(brief.current)
+        return max(0, (context_tokens - answer) * CHARACTERS_A_TOKEN - fixed)
 
     def describe(self) -> dict[str, Any]:
         """Facts for the log."""
@@ -75,14 +93,6 @@ def fenced(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{text}\n{fence}"
-
-
-def render_records(records: Sequence[Record]) -> str:
-    """Rollouts as the reflection reads them."""
-    return "\n\n".join(
-        f"## Example {i}\nInput:\n{r.input}\n\nAnswer:\n{r.output}\n\nScore: {r.score:g}\nFeedback: {r.feedback}"
-        for i, r in enumerate(records, 1)
-    )
 
 
 TAGS = frozenset(

@@ -36,6 +36,12 @@ class JobAsker:
         self._key = key
         self._calls = 0
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The smallest context of the role's models, where known."""
+        sizes = [getattr(line.model, "context_tokens", None) for line in self._shell.gateway.lines[self._role]]
+        return min((size for size in sizes if size), default=None)
+
     async def complete(
         self,
         messages: str | Sequence[Message],

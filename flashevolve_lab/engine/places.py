@@ -13,12 +13,14 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 from flashevolve_lab.engine.clock import VirtualLoop
+from flashevolve_lab.engine.output import Watch
 
-OWNER: ContextVar[str] = ContextVar("lab_job", default="")  # the job whose work is running
+OWNER: ContextVar[tuple[object, str] | None] = ContextVar("lab_owner", default=None)  # (run, job) whose work is running
+WATCH = Watch(lambda: None if (owner := OWNER.get()) is None else owner[0])
 MAX_THREADS = 256
 _NESTED = "cannot be called from a running event loop"
 
@@ -58,16 +60,17 @@ class Places:
 
     def held_by_threads(self) -> frozenset[str]:
         """Jobs that have work in a thread just now, which cannot be killed."""
-        return frozenset(self._outside)
+        return frozenset(job for job, count in self._outside.items() if count)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         done: asyncio.Future[Any] = self._loop.create_future()
+        context = copy_context()
         owner = OWNER.get()
+        job = owner[1] if owner else ""
 
         def settle(result: Any, error: Exception | None) -> None:
             self.arrived()
-            self._outside.subtract([owner])
-            self._outside += Counter()  # drop zeros
+            self._outside[job] -= 1
             if done.done():
                 return
             if error is None:
@@ -76,12 +79,12 @@ class Places:
                 done.set_exception(error)
 
         def work() -> None:
-            outcome = _outcome(function, *arguments)
+            outcome = context.run(_outcome, function, *arguments)
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody wants the result any more
                 self._loop.call_soon_threadsafe(settle, *outcome)
 
         self.left()
-        self._outside[owner] += 1
+        self._outside[job] += 1
         self._submit(work)
         return await done
 

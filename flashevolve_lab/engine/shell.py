@@ -21,7 +21,7 @@ from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.engine.benches import JobBench
 from flashevolve_lab.engine.clock import Clock, VirtualLoop
-from flashevolve_lab.engine.places import OWNER, Places
+from flashevolve_lab.engine.places import OWNER, WATCH, Places
 from flashevolve_lab.errors import BudgetSpent, ModelError, SetupError
 from flashevolve_lab.llm import LLM, Gateway, Limits
 from flashevolve_lab.tasks import Task
@@ -95,6 +95,7 @@ class Shell:
 
     def start(self, first: Sequence[on.Input]) -> None:
         """Start the engine's thread with these first inputs."""
+        WATCH.begin(self, self._flooded)
         self._inbox += first
         self._thread.start()
 
@@ -107,6 +108,10 @@ class Shell:
         """Stop the run, from any thread; never waits."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(lambda: self.post(on.Stop("user", reason, self.places.held_by_threads())))
+
+    def _flooded(self, limit: int) -> None:
+        message = f"the program or the metric printed more than {limit:,} characters; what it prints further is not shown"
+        self.send(on.Warn("output", message))
 
     # --- on the engine's loop ---------------------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class Shell:
             self.loop.call_later(max(0.0, seconds - self.at()), self._wake.set)
 
     async def _work(self, job_id: str) -> None:
-        OWNER.set(job_id)
+        OWNER.set((self, job_id))
         job = self.state.jobs[job_id]
         bench = JobBench(self, job, self.state.items[job.item])
         try:
@@ -280,6 +285,7 @@ class Shell:
             self.log.append([*self._unwritten, *self._applied([ev.RunStopped("error", reason)], self.at())])
 
     def _end(self) -> None:
+        WATCH.end(self)
         self.places.close()
         with contextlib.suppress(Exception):
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())

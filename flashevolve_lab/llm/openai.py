@@ -26,7 +26,8 @@ class OpenAI:
         model: The model's name on that server.
         api_key: By default from the environment variable ``OPENAI_API_KEY``; servers of your own usually need none.
         timeout_s: Seconds until the client itself gives up (the gateway's deadline is normally shorter).
-        price: Dollars per million (input, output) tokens, when dollars should be counted.
+        price: Dollars per million (input, output) tokens; by default looked up for providers that `genai-prices` knows.
+        context_tokens: The model's context, prompt and answer together; by default asked from the server (vLLM tells it).
         extra_body: Further fields of the request body, e.g. ``{"top_p": 0.9}``.
     """
 
@@ -38,6 +39,7 @@ class OpenAI:
         api_key: str | None = None,
         timeout_s: float = 600.0,
         price: tuple[float, float] | None = None,
+        context_tokens: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(model, str) or not model:
@@ -46,7 +48,8 @@ class OpenAI:
             raise SetupError(f"OpenAI(base_url=…): expected a URL like 'http://localhost:8000/v1'; got {base_url!r}")
         self.base_url = base_url or "https://api.openai.com/v1"
         self.model = model
-        self.price = price
+        self.price = price or _known_price(model, self.base_url)
+        self.context_tokens = context_tokens
         self.timeout_s = timeout_s
         self.extra_body = dict(extra_body or {})
         self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
@@ -79,9 +82,18 @@ class OpenAI:
         except openai.APIConnectionError as error:
             where = _public(self.base_url)
             raise SetupError(f"no server answers at {where}: start it, or correct base_url=…") from error
+        self._note_context(listed)
         names = [m.get("id") for m in listed.get("data", []) if isinstance(m, dict)] if isinstance(listed, dict) else []
         if names and self.model not in names:
             raise SetupError(f"{_public(self.base_url)} has no model {self.model!r}; it has {', '.join(map(str, names[:20]))}")
+
+    def _note_context(self, listed: Any) -> None:
+        """vLLM tells a model's context in its listing."""
+        models = listed.get("data", []) if isinstance(listed, dict) else []
+        for model in models:
+            if self.context_tokens is None and isinstance(model, dict) and model.get("id") == self.model:
+                size = model.get("max_model_len")
+                self.context_tokens = size if isinstance(size, int) and size > 0 else None
 
     async def complete(self, request: Request) -> Reply:
         """One attempt."""
@@ -164,6 +176,18 @@ def _sendable(text: str) -> str:
 
 
 _receivable = _sendable
+
+
+def _known_price(model: str, base_url: str) -> tuple[float, float] | None:
+    """Dollars per million (input, output) tokens from genai-prices' shipped table, or None for what it does not know."""
+    from genai_prices import Usage, calc_price
+
+    million = Usage(input_tokens=1_000_000, output_tokens=1_000_000)
+    try:
+        price = calc_price(million, model_ref=model, provider_api_url=base_url)
+    except LookupError:
+        return None
+    return float(price.input_price), float(price.output_price)
 
 
 def _retry_after(headers: Any) -> float | None:

@@ -52,3 +52,8 @@ def matplotlib_empty(sentence: str, page: matplotlib.figure.Figure) -> None:
     axes = page.add_subplot()
     axes.set_axis_off()
     axes.text(0.5, 0.5, plain(sentence), ha="center", va="center", wrap=True, transform=axes.transAxes)
+
+
+def thousands(value: float, place: float) -> str:
+    """A tick's number, with commas: 12,500."""
+    return f"{value:,.10g}"

@@ -52,10 +52,10 @@ UNDATED: Mapping[str, Mapping[str, Any]] = {"pdf": {"CreationDate": None}, "svg"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a figure comes from: run → number of its last log entry, the function that drew it, and its parameters."""
+    """Where a figure comes from: (run, number of its last log entry) each, the function that drew it, its parameters."""
 
     function: str
-    runs: Mapping[str, int]
+    runs: tuple[tuple[str, int], ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ class Figure(Generic[Info]):
     height: float = 2.4
 
     def __repr__(self) -> str:
-        runs = ", ".join(f"{run} (entry {seq})" for run, seq in self.source.runs.items())
+        runs = ", ".join(f"{run} (entry {seq})" for run, seq in self.source.runs)
         return f"<Figure {self.source.function} of {runs or 'no run'}; .export('figure.pdf') writes it>"
 
     def plotly(self) -> Any:
@@ -125,7 +125,7 @@ class Figure(Generic[Info]):
             "file": target.name,
             "figure": self.source.function,
             "parameters": dict(self.source.parameters),
-            "runs": [{"run": run, "seq": seq} for run, seq in self.source.runs.items()],
+            "runs": [{"run": run, "seq": seq} for run, seq in self.source.runs],
             "inches": size,
             "flashevolve_lab": version(),
         }

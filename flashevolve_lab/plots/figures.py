@@ -42,7 +42,7 @@ class Figures:
 
 def score_figure(runs: Mapping[str, ProgressSnapshot], x: str = "seconds") -> Figure[ScoreInfo]:
     """A score figure of one run or of several (label → progress)."""
-    seqs = {run.facts.run or label: run.standing.seq for label, run in runs.items()}
+    seqs = tuple((run.facts.run or label, run.standing.seq) for label, run in runs.items())
     source = Source("score", seqs, {"x": x, "labels": list(runs)})
     return Figure(score_info(runs, x), score_plotly, score_matplotlib, source, height=2.4)
 
@@ -52,5 +52,5 @@ def gantt_figure(
 ) -> Figure[GanttInfo]:
     """A Gantt figure of one run."""
     info = gantt_info(snapshot, start, end, run=run)
-    source = Source("gantt", {snapshot.facts.run or run: snapshot.seq}, {"start": start, "end": end})
+    source = Source("gantt", ((snapshot.facts.run or run, snapshot.seq),), {"start": start, "end": end})
     return Figure(info, gantt_plotly, gantt_matplotlib, source, height=gantt_height(info))

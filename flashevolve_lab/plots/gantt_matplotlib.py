@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashevolve_lab.plots.canvas import matplotlib_empty
+from flashevolve_lab.plots.canvas import matplotlib_empty, thousands
 from flashevolve_lab.plots.gantt import GanttInfo, Line
 from flashevolve_lab.plots.palette import HATCHES, stage_colours
 from flashevolve_lab.plots.words import plain
@@ -37,7 +37,7 @@ def gantt_matplotlib(info: GanttInfo, page: matplotlib.figure.Figure) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"{info.x_label} · {info.note}" if info.note else info.x_label)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.xaxis.set_major_formatter(thousands)
     page.legend(handles=_legend(info, colours), loc="outside upper left", ncols=4, handlelength=1.4, columnspacing=1.2)
     return None
 
@@ -61,8 +61,8 @@ def _draw_bars(axes: matplotlib.axes.Axes, info: GanttInfo, colours: dict[str, s
 
 def _draw_line(axes: matplotlib.axes.Axes, info: GanttInfo, line: Line) -> None:
     commit = line.mark.kind == "commit"
-    style = {"color": "0.25" if commit else "black", "linewidth": 0.4 if commit else 0.7}
-    axes.axvline(line.mark.at, linestyle="-" if commit else "--", zorder=3, **style)
+    colour, width, dash = ("0.25", 0.4, "-") if commit else ("black", 0.7, "--")
+    axes.axvline(line.mark.at, color=colour, linewidth=width, linestyle=dash, zorder=3)
     if line.label:
         axes.annotate(
             plain(line.label, 16),
@@ -73,7 +73,7 @@ def _draw_line(axes: matplotlib.axes.Axes, info: GanttInfo, line: Line) -> None:
             ha="center",
             va="bottom",
             fontsize=7,
-            color="0.25" if commit else "black",
+            color=colour,
         )
 
 

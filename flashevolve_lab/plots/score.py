@@ -6,12 +6,12 @@ last commit, so a run that found nothing for an hour shows that hour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.plots.canvas import matplotlib_empty, plotly_empty, plotly_frame
+from flashevolve_lab.plots.canvas import matplotlib_empty, plotly_empty, plotly_frame, thousands
 from flashevolve_lab.plots.palette import LineStyle, line_style
 from flashevolve_lab.plots.words import escaped, plain, seconds_label, subtitle
 from flashevolve_lab.views import Point, ProgressSnapshot, Standing
@@ -148,7 +148,7 @@ def score_matplotlib(info: ScoreInfo, page: matplotlib.figure.Figure) -> None:
     axes.margins(x=0.02)
     axes.grid(axis="y", color="0.9", linewidth=0.5)
     axes.set_axisbelow(True)
-    axes.xaxis.set_major_formatter(_thousands())
+    axes.xaxis.set_major_formatter(thousands)
     if info.note:
         axes.set_title(plain(info.note), loc="left", color="0.35")
     if len(info.lines) > 1:
@@ -178,7 +178,3 @@ def _matplotlib_line(axes: matplotlib.axes.Axes, line: ScoreLine, style: LineSty
         markeredgewidth=0,
         clip_on=False,
     )
-
-
-def _thousands() -> Callable[[float, int], str]:
-    return lambda value, _: f"{value:,.10g}"

@@ -32,6 +32,11 @@ class Score:
 class Asker(Protocol):
     """How a program talks to the task model. Every call is limited, retried, charged and recorded by the run."""
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The model's context in tokens (prompt and answer together), where it is known."""
+        ...
+
     async def complete(
         self,
         messages: str | Sequence[Message],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from flashevolve_lab.algorithms.bank import InstructionBank, lines_of
+from flashevolve_lab.algorithms.bank import Change, InstructionBank, lines_of
 from flashevolve_lab.algorithms.proposing import Brief, Draft, Record
 from flashevolve_lab.errors import BadReply, SetupError
 from flashevolve_lab.llm.seam import Reply
@@ -44,38 +45,55 @@ def propose(bank: InstructionBank, given: Brief, reply: str) -> Draft:
     return asyncio.run(bank.propose(given, Scripted(reply)))
 
 
-def test_the_reply_is_constrained_to_the_numbers_of_the_candidates() -> None:
-    llm = Scripted("1")
-    asyncio.run(InstructionBank(LINES, candidates=3).propose(brief(), llm))
-    assert llm.options["choices"] == ["1", "2", "3"]
-    assert llm.options["temperature"] == 0.0
+def offered(bank: InstructionBank, given: Brief) -> list[Change]:
+    """The changes the bank draws for a brief like this one."""
+    return list(bank.draw(given.current, given.draw))
+
+
+def kinds(changes: Sequence[Change]) -> set[str]:
+    return {change.words.rpartition("(")[2].split()[0] for change in changes}
+
+
+def test_the_reply_is_constrained_to_the_words_of_the_candidates() -> None:
+    bank = InstructionBank(LINES, candidates=3)
+    llm = Scripted(offered(bank, brief())[0].words)
+    asyncio.run(bank.propose(brief(), llm))
+    assert llm.options["choices"] == [change.words for change in offered(bank, brief())]
+    assert (len(llm.options["choices"]), llm.options["temperature"]) == (3, 0.0)
+
+
+def test_every_candidate_fits_into_the_reply_even_at_one_byte_a_token() -> None:
+    bank = InstructionBank(["Sei höflich. " * 40, *LINES], candidates=100)
+    llm = Scripted(offered(bank, brief())[0].words)
+    asyncio.run(bank.propose(brief(), llm))
+    assert llm.options["max_tokens"] > max(len(words.encode()) for words in llm.options["choices"])
 
 
 def test_the_question_shows_the_instruction_the_worst_rollout_and_each_change() -> None:
-    bank, llm = InstructionBank(LINES), Scripted("1")
+    bank = InstructionBank(LINES)
+    words = [change.words for change in offered(bank, brief())]
+    llm = Scripted(words[0])
     asyncio.run(bank.propose(brief(), llm))
-    changes = [change.words for change in bank.draw("Answer.", brief().draw)]
-    assert all(text in llm.question for text in ("Answer.", "sad song", "happy", "the answer is sad", *changes))
+    assert all(text in llm.question for text in ("Answer.", "sad song", "happy", "the answer is sad", *words))
     assert "fine" not in llm.question
 
 
 def test_the_chosen_change_becomes_the_text() -> None:
     bank = InstructionBank(LINES)
-    changes = bank.draw("Answer.", brief().draw)
-    for number, change in enumerate(changes, start=1):
-        assert propose(bank, brief(), str(number)).text == change.text
+    for change in offered(bank, brief()):
+        assert propose(bank, brief(), change.words) == Draft(change.text, change.words)
 
 
-def test_the_same_brief_and_reply_give_the_same_text() -> None:
+def test_the_same_brief_gets_the_same_candidates() -> None:
     bank = InstructionBank(LINES)
-    assert propose(bank, brief(seed=7), "2") == propose(bank, brief(seed=7), "2")
+    assert offered(bank, brief(seed=7)) == offered(bank, brief(seed=7))
 
 
 def test_every_line_of_a_new_text_comes_from_the_parent_or_the_bank() -> None:
     bank = InstructionBank(LINES)
     for seed in range(50):
-        new = lines_of(propose(bank, brief("Answer.\nThink.", seed), "1").text)
-        assert set(new) <= {"Answer.", *LINES}
+        for change in offered(bank, brief("Answer.\nThink.", seed)):
+            assert set(lines_of(change.text)) <= {"Answer.", *LINES}
 
 
 def test_no_change_leads_back_to_the_same_text_or_to_none() -> None:
@@ -88,13 +106,19 @@ def test_no_change_leads_back_to_the_same_text_or_to_none() -> None:
 
 
 def test_a_single_line_is_neither_dropped_nor_moved() -> None:
-    words = {change.words.split(":")[0] for change in InstructionBank(LINES, candidates=100).draw("Answer.", Random(0))}
-    assert words == {"Add", "Instead of"}
+    assert kinds(InstructionBank(LINES, candidates=100).draw("Answer.", Random(0))) == {"add", "instead"}
 
 
 def test_several_lines_can_be_added_to_replaced_dropped_and_moved() -> None:
     changes = InstructionBank(LINES, candidates=100).draw("Answer.\nThink.", Random(0))
-    assert {change.words.split(":")[0] for change in changes} == {"Add", "Instead of", "Drop", "Begin with"}
+    assert kinds(changes) == {"add", "instead", "drop", "move"}
+
+
+def test_no_kind_of_change_crowds_out_the_others() -> None:
+    bank = InstructionBank([f"Line {i}." for i in range(50)], candidates=4)
+    met = [kinds(bank.draw("Answer.\nThink.", Random(seed))) for seed in range(100)]
+    for kind in ("add", "instead", "drop", "move"):
+        assert sum(kind in kinds_of_one for kinds_of_one in met) > 40
 
 
 def test_an_instruction_never_grows_past_most_lines() -> None:
@@ -102,9 +126,9 @@ def test_an_instruction_never_grows_past_most_lines() -> None:
     assert all(len(change.lines) <= 2 for change in bank.draw("Answer.\nThink.", Random(0)))
 
 
-@pytest.mark.parametrize("reply", ["", "5", "the first", "12", "1 or 2"])
-def test_a_reply_that_is_no_candidates_number_is_refused_with_the_raw_text(reply: str) -> None:
-    with pytest.raises(BadReply, match="expected a number from 1 to 4") as caught:
+@pytest.mark.parametrize("reply", ["", "1", "the first", "Be brief. (add"])
+def test_a_reply_that_is_none_of_the_changes_is_refused_with_the_raw_text(reply: str) -> None:
+    with pytest.raises(BadReply, match="expected one of the 4 changes") as caught:
         propose(InstructionBank(LINES), brief(), reply)
     assert caught.value.raw == reply
 
@@ -115,13 +139,15 @@ def test_there_is_always_a_change_to_choose(current: str) -> None:
 
 
 def test_a_rollout_without_records_still_gets_a_proposal() -> None:
-    given = Brief({"prompt": "Answer."}, "prompt", (), Random(0))
-    assert propose(InstructionBank(LINES), given, "1").text
+    bank = InstructionBank(LINES)
+    words = bank.draw("Answer.", Random(0))[0].words
+    assert propose(bank, Brief({"prompt": "Answer."}, "prompt", (), Random(0)), words).text
 
 
 def test_braces_in_texts_are_shown_as_they_are() -> None:
-    llm = Scripted("1")
-    asyncio.run(InstructionBank(LINES).propose(brief("Answer {input} {nothing}."), llm))
+    bank, given = InstructionBank(LINES), brief("Answer {input} {nothing}.")
+    llm = Scripted(offered(bank, brief(given.current))[0].words)
+    asyncio.run(bank.propose(given, llm))
     assert "Answer {input} {nothing}." in llm.question
 
 
