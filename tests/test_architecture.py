@@ -36,7 +36,6 @@ LAZY = {("runs", "views"), ("runs", "plots"), ("runs", "widgets")}  # only insid
 
 FILES_OF_A_ROOM: set[tuple[str, str]] = {  # from outside, code imports a room; except these files
     ("*", "core.events"),  # re-exported as a module: `core.events`
-    ("*", "core.inputs"),
     ("*", "llm.seam"),  # what any model looks like, without loading a client
     ("tasks", "llm.landscapes"),  # likewise: data without the simulator
     ("engine", "algorithms.bench"),  # the seam of a worker, and nothing else of the room

@@ -32,14 +32,13 @@ def fitted(records: Sequence[Record], room: int | None) -> Evidence:
     shared, shorter = _told_once(records)
     head = f"Every input begins with this, shown here once:\n{shared}\n\n" if shared else ""
     cap = _cap(shorter, room - len(head) - (len(rendered(shorter)) - _length(shorter)))
-    cut = [replace(record, **{name: _cut(getattr(record, name), cap) for name in FIELDS}) for record in shorter]
+    cut = [replace(r, input=_cut(r.input, cap), output=_cut(r.output, cap), feedback=_cut(r.feedback, cap)) for r in shorter]
     count = sum(len(getattr(record, name)) > cap for record in shorter for name in FIELDS)
-    if shared and cap < len(shared) < room:
+    if cap < len(shared) < room:
         head = f"Every input begins with this, shown here once:\n{_cut(shared, max(cap, LEAST))}\n\n"
-    note = f"to fit the context, {count} texts were cut to {cap:,} characters"
-    return Evidence(
-        head + rendered(cut), note + (f"; a beginning of {len(shared):,} characters was told once" if shared else "")
-    )
+    done = [f"{count} texts were cut to {cap:,} characters"] if count else []
+    done += [f"a beginning of {len(shared):,} characters was told once"] if shared else []
+    return Evidence(head + rendered(cut), "to fit the context, " + " and ".join(done))
 
 
 def rendered(records: Sequence[Record]) -> str:

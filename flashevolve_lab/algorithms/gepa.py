@@ -33,7 +33,7 @@ from flashevolve_lab.core import (
     content_hash,
     draw,
 )
-from flashevolve_lab.core.events import ArtifactMade, Gated, ItemEnded, ItemQueued
+from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemMade, ItemQueued, Warned
 from flashevolve_lab.errors import BadReply, SetupError
 from flashevolve_lab.tasks import Task
 
@@ -204,7 +204,8 @@ class BoundGEPA:
         parent_sum, child_sum = fsum(result["parent"]), fsum(result["child"])  # exact: no win by the order of rounding
         passed = child_sum > parent_sum
         child = item.data["child"]
-        gated = Gated(item.id, child, item.data["parent"], passed, not item.gated, parent_sum, child_sum)
+        first = item.kind == "proposal" and not item.gated
+        gated = Gated(item.id, child, item.data["parent"], passed, first, parent_sum, child_sum)
         if passed:
             return [gated, ItemQueued(item.id, "validate")]
         return [gated, ItemEnded(item.id, "rejected", f"{child_sum:g} is not above {parent_sum:g} on the minibatch", child)]
@@ -265,6 +266,26 @@ class BoundGEPA:
             base=item.base,
             version=state.pool.version,
         )
+
+    def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
+        """A person's text, gated against its parent on the next minibatch."""
+        hash = content_hash(components)
+        child = state.by_hash.get(hash) or state.next_id("a")
+        if parent not in state.pool.members or set(components) != set(self.task.components):
+            return [
+                Warned("by hand", f"the text was not taken: {parent} is not in the pool, or its components are not the task's")
+            ]
+        if child in state.pool.members:
+            return [Warned("by hand", f"the text was not taken: it is {child}, which is in the pool already")]
+        old = state.artifacts[parent].components
+        changed = next((name for name in components if components[name] != old[name]), "")
+        busy = {example for item in state.items.values() for example in item.data.get("minibatch", ())}
+        minibatch, cursor = next_minibatch(state.cursor, self.run_seed, len(self.task.train), self.settings.minibatch, busy)
+        data: dict[str, Any] = {"parent": parent, "child": child, "component": changed, "minibatch": minibatch, "cursor": cursor}
+        data |= {"won": f"{state.pool.front().get(parent, 0):x}", "rebased": True, "scores": []}
+        id = state.next_id("p")
+        made = [] if hash in state.by_hash else [ArtifactMade(child, components, hash, (parent,), "human", changed, id)]
+        return [*made, ItemMade(id, "human", "gate", state.pool.version, state.batches + 1, data)]
 
     def update(self, state: RunState, item: Item, situation: Situation) -> Sequence[Route]:
         """Graft the changed component onto the counterpart, and gate it again on the same minibatch."""

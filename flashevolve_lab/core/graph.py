@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flashevolve_lab.core.artifacts import Item, NewItem, Pace, Situation, Spend, StaleItem, Starts, Verdict
-from flashevolve_lab.core.events import ArtifactMade, Gated, ItemEnded, ItemQueued
+from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemQueued
 from flashevolve_lab.errors import SetupError
 
 if TYPE_CHECKING:
@@ -118,6 +118,10 @@ class Algorithm(Protocol):
 
     def stale_item(self, state: RunState, item: Item, situation: Situation, commit: Commit | None) -> StaleItem:
         """The values a staleness policy judges."""
+        ...
+
+    def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
+        """A person's text as a new item that takes the same gate as any other."""
         ...
 
     def update(self, state: RunState, item: Item, situation: Situation) -> Sequence[Route]:

@@ -65,6 +65,23 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeByHand:
+    """A person accepts (whatever the policy says later) or discards an item that has not ended."""
+
+    item: str
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """A person's text enters at the gate, as a child of ``parent``."""
+
+    parent: str
+    components: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Note something for the user."""
 
@@ -153,6 +170,6 @@ class Unscored:
 
 
 Input = (
-    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | Warn | JobDone | JobBroke | CallWanted | CallEnded
+    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | Warn | JudgeByHand | Inject | JobDone | JobBroke | CallWanted | CallEnded
     | Scored | Unscored | LimitMoved
 )  # fmt: skip

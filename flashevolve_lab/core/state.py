@@ -49,7 +49,7 @@ class RunState:
     samples: dict[tuple[str, str], dict[int, Sample]] = field(default_factory=dict)  # (hash, split) → example → sample
     starts: Counter[str] = field(default_factory=Counter)  # parent artifact → proposals started on it
     cursor: Any = None  # where the algorithm's sampler stands (its own JSON)
-    in_flight: int = 0  # items but the seed's: proposals begun and not ended
+    in_flight: int = 0  # proposals begun and not ended
     batches: int = 0  # batches begun
     made: Counter[str] = field(default_factory=Counter)  # ids handed out, by letter
     counts: Counter[str] = field(default_factory=Counter)  # outcomes, failures by kind, actions: for people
@@ -137,10 +137,10 @@ def _item_made(s: RunState, e: ev.ItemMade, at: float) -> None:
     s.queues[e.stage].append(e.item)
     s.made["p"] += 1
     s.batches = max(s.batches, e.batch)
-    if e.kind != "seed":
+    if e.kind == "proposal":
         s.in_flight += 1
         s.reserved += Spend(proposals=1)
-    if parent := data.get("parent"):
+    if e.kind == "proposal" and (parent := data.get("parent")):
         s.starts[parent] += 1
 
 
@@ -165,8 +165,8 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
         s.queues[item.stage].remove(item.id)
     s.answers.pop((item.id, item.stage), None)
     s.counts[e.outcome] += 1
-    s.in_flight -= item.kind != "seed"
-    if item.kind != "seed" and not item.gated:
+    s.in_flight -= item.kind == "proposal"
+    if item.kind == "proposal" and not item.gated:
         s.reserved -= Spend(proposals=1)
     s.idle_ends = s.idle_ends + 1 if e.outcome in ("skipped", "refused") else 0
     if e.outcome == "discarded":
@@ -278,6 +278,8 @@ def _gated(s: RunState, e: ev.Gated, at: float) -> None:
 
 def _staleness_judged(s: RunState, e: ev.StalenessJudged, at: float) -> None:
     s.counts[f"stale {e.action}"] += 1
+    if e.where == "hand" and e.action == "accept":
+        s.items[e.item].data["accepted_by_hand"] = True
     if e.action != "discard":
         s.gap_discards = 0
 
@@ -351,7 +353,7 @@ def _check_places(s: RunState) -> None:
     _hold(len(waiting) == len(set(waiting)), "an item waits in two queues")
     _hold(not working & set(waiting), "an item waits and is worked on")
     _hold(working | set(waiting) == set(s.items), "an item is nowhere, or an ended one is somewhere")
-    _hold(s.in_flight == sum(item.kind != "seed" for item in s.items.values()), "the count of proposals in flight is wrong")
+    _hold(s.in_flight == sum(item.kind == "proposal" for item in s.items.values()), "the count of proposals in flight is wrong")
     held = {job: (stage, slot) for stage, slots in s.slots.items() for slot, job in slots.items()}
     _hold(held == {j.id: (j.stage, j.slot) for j in s.jobs.values()}, "worker slots and running jobs disagree")
     _hold(all(call.job in s.jobs for call in s.calls.values()), "a call belongs to no running job")
@@ -361,7 +363,7 @@ def _check_places(s: RunState) -> None:
 
 def _check_money(s: RunState) -> None:
     held = sum((j.reserved for j in s.jobs.values()), NOTHING) + sum((c.reserved for c in s.calls.values()), NOTHING)
-    held += Spend(proposals=sum(1 for i in s.items.values() if i.kind != "seed" and not i.gated))
+    held += Spend(proposals=sum(1 for i in s.items.values() if i.kind == "proposal" and not i.gated))
     gap = held - s.reserved
     _hold(all(abs(value) < 1e-6 for value in gap.as_dict().values()), f"reservations {s.reserved} are not what is held {held}")
     for name, limit in s.budget.items():

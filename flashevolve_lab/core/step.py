@@ -9,6 +9,7 @@ appends, applies and then acts on. One rule a change must keep: a decision sits 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
@@ -37,6 +38,10 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
             return [ev.Stepped(jobs, stage)] if state.status == "paused" else []
         case on.Stop():
             return _stop(state, given)
+        case on.JudgeByHand():
+            return _judge_by_hand(state, given, rules)
+        case on.Inject(parent, components):
+            return list(rules.algorithm.inject(state, parent, components)) if state.status != "stopped" else []
         case on.Warn(kind, message):
             return [ev.Warned(kind, message)]
         case on.LimitMoved(endpoint, old, new, why):
@@ -183,10 +188,27 @@ def _commit(state: RunState, item: Item, stage: str, commit: Commit, rules: Rule
     return events + _deeper(state, rules)
 
 
+def _judge_by_hand(state: RunState, given: on.JudgeByHand, rules: Rules) -> list[Event]:
+    item = state.items.get(given.item)
+    if item is None or item.kind == "seed":
+        return [ev.Warned("by hand", f"{given.item} has ended already: nothing to {given.action}")]
+    situation = rules.algorithm.situation(state, item)
+    child = item.data.get("child", "")
+    verdict = Verdict("discard" if given.action == "discard" else "accept", given.reason)
+    judged = replace(_judged(state, item, item.stage, "hand", situation, verdict, child), policy="by hand")
+    if verdict.action == "accept":
+        return [judged]
+    job = next((job.id for job in state.jobs.values() if job.item == item.id), None)
+    ended = [*_closed_calls(state, job, "discarded by hand"), ev.JobAbandoned(job, "discarded by hand")] if job else []
+    return [judged, *ended, ev.ItemEnded(item.id, "discarded", f"by hand: {given.reason}", child)]
+
+
 # --- staleness ------------------------------------------------------------------------------------------------------------
 
 
 def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit | None, rules: Rules) -> Verdict:
+    if item.data.get("accepted_by_hand"):
+        return Verdict("accept", "accepted by hand")
     stale = rules.algorithm.stale_item(state, item, situation, commit)
     policy = rules.staleness(state)
     try:

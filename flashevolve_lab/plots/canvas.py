@@ -6,12 +6,14 @@ that the same figure is readable in both of JupyterLab's themes.
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.plots.palette import GRID, NEUTRAL
 from flashevolve_lab.plots.words import escaped, plain
 
 if TYPE_CHECKING:
+    import matplotlib.axes
     import matplotlib.figure
 
 
@@ -25,12 +27,12 @@ def plotly_frame(title: str, note: str, x_label: str, height: int) -> Any:
         layout={
             "title": head,
             "height": height,
-            "margin": {"l": 70, "r": 20, "t": 70, "b": 50},
+            "margin": {"l": 75, "r": 20, "t": 90, "b": 95},
             "paper_bgcolor": "rgba(0, 0, 0, 0)",
             "plot_bgcolor": "rgba(0, 0, 0, 0)",
             "font": {"color": NEUTRAL, "size": 13},
             "hoverlabel": {"bgcolor": "#2B2B2B", "bordercolor": NEUTRAL, "font": {"color": "#FFFFFF"}, "align": "left"},
-            "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
+            "legend": {"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
             "xaxis": {**axis, "title": {"text": escaped(x_label)}, "showgrid": False},
             "yaxis": axis,
             "template": "none",
@@ -54,6 +56,23 @@ def matplotlib_empty(sentence: str, page: matplotlib.figure.Figure) -> None:
     axes.text(0.5, 0.5, plain(sentence), ha="center", va="center", wrap=True, transform=axes.transAxes)
 
 
-def thousands(value: float, place: float) -> str:
-    """A tick's number, with commas: 12,500."""
+def label_below(axes: matplotlib.axes.Axes, label: str, note: str) -> None:
+    """The x axis's label and, in grey below it, the note, broken to fit the page's width."""
+    axes.set_xlabel(label)
+    page = axes.get_figure(root=True)
+    if note and page is not None:
+        lines = textwrap.wrap(plain(note), max(10, int(13 * page.get_figwidth())))
+        page.supxlabel("\n".join(lines), fontsize=7, color="0.35", x=0.01, ha="left")
+
+
+def with_commas(value: float, place: float) -> str:
+    """A tick's number: 12,500."""
     return f"{value:,.10g}"
+
+
+def in_short(value: float, place: float) -> str:
+    """A tick's number in few letters: 500, 12.5k, 3M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:,.6g}{letter}"
+    return f"{value:.6g}"

@@ -6,7 +6,7 @@ Owns its info (which lane is where, what is in the window, which marks get a lab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashevolve_lab.errors import SetupError
@@ -14,7 +14,6 @@ from flashevolve_lab.plots.words import seconds_label, subtitle
 from flashevolve_lab.views import Mark, Span, TimelineSnapshot
 
 GROUP_GAP = 0.9  # between the lanes of two stages, in lanes
-LABEL_SPACE = 0.055  # least distance between two labels above the figure, as a share of the window
 SHOWN = ("commit", "setting", "depth", "pause", "continue", "resume", "stop")  # marks drawn as lines
 
 
@@ -38,14 +37,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A vertical line, and its label ("" where labels would be too close)."""
-
-    mark: Mark
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class GanttInfo:
     """All the figure shows.
 
@@ -53,7 +44,7 @@ class GanttInfo:
         title, note: Headline and subtitle. ``x_label``: what the seconds are.
         start, end: The window (s).
         lanes: From the top. ``stages``: those that have lanes, in order.
-        bars, lines: What is in the window.
+        bars, marks: What is in the window.
         empty: A sentence when there is nothing to draw, else "".
     """
 
@@ -65,7 +56,7 @@ class GanttInfo:
     stages: tuple[str, ...] = ()
     lanes: tuple[Lane, ...] = ()
     bars: tuple[Bar, ...] = ()
-    lines: tuple[Line, ...] = ()
+    marks: tuple[Mark, ...] = ()
     empty: str = ""
 
     @property
@@ -112,7 +103,7 @@ def gantt_info(snapshot: TimelineSnapshot, start: float | None = None, end: floa
         stages=tuple(stage for stage in snapshot.stages if snapshot.lanes.get(stage)),
         lanes=lanes,
         bars=bars,
-        lines=_lines([mark for mark in snapshot.marks if first <= mark.at <= last], last - first),
+        marks=tuple(mark for mark in snapshot.marks if mark.kind in SHOWN and first <= mark.at <= last),
         empty="" if bars else _why_empty(snapshot, first, last),
     )
 
@@ -141,16 +132,20 @@ def _bars(snapshot: TimelineSnapshot, places: dict[tuple[str, int], float], firs
             yield Bar(span, places[span.stage, span.slot], start, min(end, last) - start)
 
 
-def _lines(marks: Sequence[Mark], window: float) -> tuple[Line, ...]:
-    """A line for each mark; labels where there is room, those of changes before those of commits."""
-    shown = [mark for mark in marks if mark.kind in SHOWN]
-    taken: list[float] = []
-    labels: dict[int, str] = {}
-    for mark in sorted(shown, key=lambda mark: (mark.kind == "commit", mark.at)):
-        if all(abs(mark.at - at) >= LABEL_SPACE * window * (1 if mark.kind == "commit" else 3) for at in taken):
-            labels[mark.seq] = label_of(mark)
-            taken.append(mark.at)
-    return tuple(Line(mark, labels.get(mark.seq, "")) for mark in shown)
+def labels(info: GanttInfo, letters: float) -> dict[int, str]:
+    """Labels that fit side by side above the figure: mark's entry → text.
+
+    Changes get room before commits, the earlier before the later. ``letters``: how many fit on the width of the window.
+    """
+    taken: list[tuple[float, float]] = []
+    fitting: dict[int, str] = {}
+    for mark in sorted(info.marks, key=lambda mark: (mark.kind == "commit", mark.at)):
+        text = label_of(mark)
+        half = (len(text) + 1.5) / 2 * (info.end - info.start) / letters
+        if all(mark.at + half <= left or mark.at - half >= right for left, right in taken):
+            fitting[mark.seq] = text
+            taken.append((mark.at - half, mark.at + half))
+    return fitting
 
 
 def label_of(mark: Mark) -> str:
@@ -165,5 +160,5 @@ def label_of(mark: Mark) -> str:
 
 
 def gantt_height(info: GanttInfo) -> float:
-    """A height in inches that gives every lane room, between 1.5 and 8."""
-    return min(8.0, max(1.5, 0.85 + 0.1 * (info.bottom + 0.5)))
+    """A height in inches that gives every lane room, between 1.6 and 8."""
+    return min(8.0, max(1.6, 1.0 + 0.1 * (info.bottom + 0.5)))

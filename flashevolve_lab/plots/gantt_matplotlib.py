@@ -6,10 +6,10 @@ second.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flashevolve_lab.plots.canvas import matplotlib_empty, thousands
-from flashevolve_lab.plots.gantt import GanttInfo, Line
+from flashevolve_lab.plots.canvas import label_below, matplotlib_empty, with_commas
+from flashevolve_lab.plots.gantt import GanttInfo, labels
 from flashevolve_lab.plots.palette import HATCHES, stage_colours
 from flashevolve_lab.plots.words import plain
 
@@ -29,16 +29,16 @@ def gantt_matplotlib(info: GanttInfo, page: matplotlib.figure.Figure) -> None:
     axes = page.add_subplot()
     colours = stage_colours(info.stages)
     _draw_bars(axes, info, colours)
-    for line in info.lines:
-        _draw_line(axes, info, line)
+    _draw_marks(axes, info, 14 * (page.get_figwidth() - 0.7))
     axes.set_xlim(info.start, info.end)
     axes.set_ylim(info.bottom + 0.2, -0.7)
     axes.set_yticks([info.centre(stage) for stage in info.stages], [plain(stage, 24) for stage in info.stages])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"{info.x_label} · {info.note}" if info.note else info.x_label)
-    axes.xaxis.set_major_formatter(thousands)
-    page.legend(handles=_legend(info, colours), loc="outside upper left", ncols=4, handlelength=1.4, columnspacing=1.2)
+    label_below(axes, info.x_label, info.note)
+    axes.xaxis.set_major_formatter(with_commas)
+    columns = max(1, int(page.get_figwidth() / 0.85))
+    page.legend(handles=_legend(info, colours), loc="outside upper left", ncols=columns, handlelength=1.4, columnspacing=1.2)
     return None
 
 
@@ -59,22 +59,21 @@ def _draw_bars(axes: matplotlib.axes.Axes, info: GanttInfo, colours: dict[str, s
         )
 
 
-def _draw_line(axes: matplotlib.axes.Axes, info: GanttInfo, line: Line) -> None:
-    commit = line.mark.kind == "commit"
-    colour, width, dash = ("0.25", 0.4, "-") if commit else ("black", 0.7, "--")
-    axes.axvline(line.mark.at, color=colour, linewidth=width, linestyle=dash, zorder=3)
-    if line.label:
-        axes.annotate(
-            plain(line.label, 16),
-            (line.mark.at, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 1.5),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=7,
-            color=colour,
-        )
+def _draw_marks(axes: matplotlib.axes.Axes, info: GanttInfo, letters: float) -> None:
+    """Commits behind the bars, so that many do not hide them; changes in front. Heads and labels above the bars."""
+    texts = labels(info, letters)
+    for mark in info.marks:
+        commit = mark.kind == "commit"
+        colour, width, dash = ("0.55", 0.4, "-") if commit else ("black", 0.7, "--")
+        axes.axvline(mark.at, color=colour, linewidth=width, linestyle=dash, zorder=0.5 if commit else 3)
+        if text := texts.get(mark.seq):
+            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 7, "color": "0.25" if commit else "black"}
+            axes.annotate(plain(text, 16), (mark.at, 1.0), xytext=(0, 4), **place, **style)
+    for commit, marker in ((True, "v"), (False, "D")):
+        ats = [mark.at for mark in info.marks if (mark.kind == "commit") == commit]
+        look: dict[str, Any] = {"color": "0.25" if commit else "black", "marker": marker, "markersize": 2.5}
+        axes.plot(ats, [1.01] * len(ats), linestyle="", clip_on=False, transform=axes.get_xaxis_transform(), **look)
 
 
 def _legend(info: GanttInfo, colours: dict[str, str]) -> list[Artist]:
@@ -85,9 +84,9 @@ def _legend(info: GanttInfo, colours: dict[str, str]) -> list[Artist]:
     for outcome in info.outcomes:
         hatch = HATCHES[outcome]
         handles.append(Patch(facecolor="0.8", edgecolor="black", linewidth=0, hatch=hatch.matplotlib, label=hatch.words))
-    kinds = {line.mark.kind == "commit" for line in info.lines}
+    kinds = {mark.kind == "commit" for mark in info.marks}
     if True in kinds:
-        handles.append(Line2D([], [], color="0.25", linewidth=0.6, label="commit"))
+        handles.append(Line2D([], [], color="0.25", linewidth=0.6, marker="v", markersize=2.5, label="commit"))
     if False in kinds:
-        handles.append(Line2D([], [], color="black", linewidth=0.8, linestyle="--", label="change"))
+        handles.append(Line2D([], [], color="black", linewidth=0.8, linestyle="--", marker="D", markersize=2.5, label="change"))
     return handles

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from flashevolve_lab.plots.canvas import plotly_empty, plotly_frame
-from flashevolve_lab.plots.gantt import Bar, GanttInfo, Line
+from flashevolve_lab.plots.gantt import Bar, GanttInfo, labels
 from flashevolve_lab.plots.palette import EDGE, HATCHES, NEUTRAL, stage_colours
 from flashevolve_lab.plots.words import escaped
-from flashevolve_lab.views import Span
+from flashevolve_lab.views import Mark, Span
 
 LANE_PIXELS, LEAST_PIXELS, MOST_PIXELS = 16, 260, 1_100
 BAR_WIDTH = 0.86
+PATTERN = {"fillmode": "overlay", "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+LETTERS = 130  # that fit above the bars on a notebook's width
 
 
 def gantt_plotly(info: GanttInfo) -> Any:
@@ -38,7 +40,7 @@ def _stage(info: GanttInfo, stage: str, colour: str) -> Any:
     import plotly.graph_objects as go
 
     bars = [bar for bar in info.bars if bar.span.stage == stage]
-    pattern = {"shape": [HATCHES[bar.span.outcome].plotly for bar in bars], "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+    pattern = {"shape": [HATCHES[bar.span.outcome].plotly for bar in bars], **PATTERN}
     return go.Bar(
         name=escaped(stage),
         legendgroup=escaped(stage),
@@ -84,40 +86,42 @@ def _legend_of(outcome: str) -> Any:
     import plotly.graph_objects as go
 
     hatch = HATCHES[outcome]
-    pattern = {"shape": hatch.plotly, "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+    pattern = {"shape": hatch.plotly, **PATTERN}
     marker = {"color": "#BBBBBB", "pattern": pattern, "line": {"color": EDGE, "width": 0.5}}
     return go.Bar(name=hatch.words, x=[None], y=[None], orientation="h", marker=marker, hoverinfo="skip")
 
 
 def _marks(info: GanttInfo) -> list[Any]:
-    commits = [line for line in info.lines if line.mark.kind == "commit"]
-    changes = [line for line in info.lines if line.mark.kind != "commit"]
+    commits = [mark for mark in info.marks if mark.kind == "commit"]
+    changes = [mark for mark in info.marks if mark.kind != "commit"]
     traces = []
     if commits:
-        traces += _mark_traces(info, commits, "commit", "solid", "triangle-down", 0.5)
+        traces += _mark_traces(info, commits, "commit", "solid", "triangle-down", 0.4)
     if changes:
         traces += _mark_traces(info, changes, "change", "dash", "diamond", 0.9)
     return traces
 
 
-def _mark_traces(info: GanttInfo, lines: list[Line], name: str, dash: str, symbol: str, opacity: float) -> list[Any]:
+def _mark_traces(info: GanttInfo, marks: list[Mark], name: str, dash: str, symbol: str, opacity: float) -> list[Any]:
     """All lines of a sort as one trace, and their heads with labels and hover as another."""
     import plotly.graph_objects as go
 
+    texts = labels(info, LETTERS)
     grouped = {"name": name, "legendgroup": name}
-    xs = [x for line in lines for x in (line.mark.at, line.mark.at, None)]
-    ys = [y for _ in lines for y in (-0.75, info.bottom, None)]
+    xs = [x for mark in marks for x in (mark.at, mark.at, None)]
+    ys = [y for _ in marks for y in (-0.75, info.bottom, None)]
     style = {"color": NEUTRAL, "width": 1, "dash": dash}
-    rules = go.Scatter(x=xs, y=ys, mode="lines", line=style, opacity=opacity, hoverinfo="skip", showlegend=False, **grouped)
+    rules = go.Scatter(x=xs, y=ys, mode="lines", line=style, opacity=opacity, hoverinfo="skip", **grouped)
+    rules.showlegend = False
     heads = go.Scatter(
-        x=[line.mark.at for line in lines],
-        y=[-0.85] * len(lines),
+        x=[mark.at for mark in marks],
+        y=[-0.85] * len(marks),
         mode="markers+text",
         marker={"symbol": symbol, "size": 8, "color": NEUTRAL},
-        text=[escaped(line.label, 24) for line in lines],
+        text=[escaped(texts.get(mark.seq, ""), 24) for mark in marks],
         textposition="top center",
         textfont={"size": 11, "color": NEUTRAL},
-        hovertext=[f"{escaped(line.mark.text, 240)}<br>at {line.mark.at:,.2f} s" for line in lines],
+        hovertext=[f"{escaped(mark.text, 240)}<br>at {mark.at:,.2f} s" for mark in marks],
         hovertemplate="%{hovertext}<extra></extra>",
         cliponaxis=False,
         **grouped,

@@ -36,10 +36,10 @@ class Hatch:
 PLAIN = Hatch("", "", "")
 HATCHES: Mapping[str, Hatch] = {
     "finished": PLAIN,
-    "running": Hatch(".", "...", "running"),
-    "failed": Hatch("x", "xxxx", "failed"),
-    "abandoned": Hatch("/", "////", "abandoned"),
-    "lost": Hatch("\\", "\\\\\\\\", "lost"),
+    "running": Hatch(".", ".....", "running"),
+    "failed": Hatch("x", "xxxxxx", "failed"),
+    "abandoned": Hatch("/", "//////", "abandoned"),
+    "lost": Hatch("\\", "\\" * 6, "lost"),
 }
 
 

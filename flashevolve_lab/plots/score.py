@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.plots.canvas import matplotlib_empty, plotly_empty, plotly_frame, thousands
+from flashevolve_lab.plots.canvas import in_short, label_below, matplotlib_empty, plotly_empty, plotly_frame
 from flashevolve_lab.plots.palette import LineStyle, line_style
 from flashevolve_lab.plots.words import escaped, plain, seconds_label, subtitle
 from flashevolve_lab.views import Point, ProgressSnapshot, Standing
@@ -142,17 +142,15 @@ def score_matplotlib(info: ScoreInfo, page: matplotlib.figure.Figure) -> None:
     axes = page.add_subplot()
     for i, line in enumerate(info.lines):
         _matplotlib_line(axes, line, line_style(i))
-    axes.set_xlabel(info.x_label)
+    label_below(axes, info.x_label, info.note)
     axes.set_ylabel(Y_LABEL)
     axes.set_xlim(left=0)
     axes.margins(x=0.02)
     axes.grid(axis="y", color="0.9", linewidth=0.5)
     axes.set_axisbelow(True)
-    axes.xaxis.set_major_formatter(thousands)
-    if info.note:
-        axes.set_title(plain(info.note), loc="left", color="0.35")
+    axes.xaxis.set_major_formatter(in_short)
     if len(info.lines) > 1:
-        axes.legend(loc="lower right", handlelength=3.2)
+        page.legend(loc="outside upper left", handlelength=3.2, ncols=max(1, int(page.get_figwidth() / 2)))
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,47 @@ class Run:
     def stop(self, reason: str = "stopped by the user") -> Run:
         """End the run: finished work is kept, the rest is cancelled within a second. Does not wait."""
         self._live().stop(reason)
+        return self
+
+    def judge(self, item: str, action: str, *, reason: str = "decided by hand") -> Run:
+        """Accept (whatever the policy says later) or discard an item in flight, by hand; recorded as a person's act.
+
+        Args:
+            item: Its id, e.g. ``"p12"``.
+            action: ``"accept"`` or ``"discard"``.
+            reason: Kept with the verdict.
+        """
+        if action not in ("accept", "discard"):
+            raise SetupError(f"judge(action): expected 'accept' or 'discard'; got {action!r}")
+        if item not in self.state.items:
+            raise SetupError(
+                f"judge(item): {item!r} is not in flight; frame('items') lists all. An ended one: run.inject(its text)"
+            )
+        self._live().send(on.JudgeByHand(item, action, reason))
+        return self
+
+    def inject(self, components: Mapping[str, str] | str, *, parent: str | None = None) -> Run:
+        """Let a text of your own enter at the gate, as a child of ``parent`` (an artifact of the pool; by default the best).
+
+        Args:
+            components: Component name → text; a plain string when there is one component.
+        """
+        shell, state = self._live(), self.state
+        best = state.pool.best()
+        if best is None:
+            raise SetupError("inject: the seed is not scored yet, so there is no pool to join; try again in a moment")
+        parent = parent or best.id
+        if parent not in state.pool.members:
+            raise SetupError(f"inject(parent=…): {parent!r} is not in the pool, which has {', '.join(state.pool.members)}")
+        names = list(state.artifacts[parent].components)
+        given = {names[0]: components} if isinstance(components, str) and len(names) == 1 else components
+        if not isinstance(given, Mapping) or set(given) != set(names) or not all(isinstance(t, str) for t in given.values()):
+            raise SetupError(
+                f"inject(components): expected texts for exactly {', '.join(names)}; got {type(components).__name__}"
+            )
+        if not any(text.strip() for text in given.values()):
+            raise SetupError("inject(components): the text is empty")
+        shell.send(on.Inject(parent, dict(given)))
         return self
 
     def step(self, n: int = 1, *, stage: str | None = None, timeout: float | None = None) -> list[Entry]:
