@@ -33,7 +33,7 @@ def plotly_frame(title: str, note: str, x_label: str, height: int) -> Any:
             "font": {"color": NEUTRAL, "size": 13},
             "hoverlabel": {"bgcolor": "#2B2B2B", "bordercolor": NEUTRAL, "font": {"color": "#FFFFFF"}, "align": "left"},
             "legend": {"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
-            "xaxis": {**axis, "title": {"text": escaped(x_label)}, "showgrid": False},
+            "xaxis": {**axis, "title": {"text": escaped(x_label), "standoff": 8}, "showgrid": False},
             "yaxis": axis,
             "template": "none",
         }

@@ -44,7 +44,9 @@ def score_figure(runs: Mapping[str, ProgressSnapshot], x: str = "seconds") -> Fi
     """A score figure of one run or of several (label → progress)."""
     seqs = tuple((run.facts.run or label, run.standing.seq) for label, run in runs.items())
     source = Source("score", seqs, {"x": x, "labels": list(runs)})
-    return Figure(score_info(runs, x), score_plotly, score_matplotlib, source, height=2.4)
+    return Figure(
+        score_info(runs, x), score_plotly, score_matplotlib, source, height=2.4 + 0.17 * (len(runs) if len(runs) > 1 else 0)
+    )
 
 
 def gantt_figure(

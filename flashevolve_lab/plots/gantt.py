@@ -141,7 +141,7 @@ def labels(info: GanttInfo, letters: float) -> dict[int, str]:
     fitting: dict[int, str] = {}
     for mark in sorted(info.marks, key=lambda mark: (mark.kind == "commit", mark.at)):
         text = label_of(mark)
-        half = (len(text) + 1.5) / 2 * (info.end - info.start) / letters
+        half = (len(text) + 1) / 2 * (info.end - info.start) / letters
         if all(mark.at + half <= left or mark.at - half >= right for left, right in taken):
             fitting[mark.seq] = text
             taken.append((mark.at - half, mark.at + half))

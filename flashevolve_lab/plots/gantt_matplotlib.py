@@ -29,7 +29,7 @@ def gantt_matplotlib(info: GanttInfo, page: matplotlib.figure.Figure) -> None:
     axes = page.add_subplot()
     colours = stage_colours(info.stages)
     _draw_bars(axes, info, colours)
-    _draw_marks(axes, info, 14 * (page.get_figwidth() - 0.7))
+    _draw_marks(axes, info, 17 * (page.get_figwidth() - 0.7))
     axes.set_xlim(info.start, info.end)
     axes.set_ylim(info.bottom + 0.2, -0.7)
     axes.set_yticks([info.centre(stage) for stage in info.stages], [plain(stage, 24) for stage in info.stages])

@@ -15,13 +15,13 @@ from flashevolve_lab.views import Mark, Span
 
 LANE_PIXELS, LEAST_PIXELS, MOST_PIXELS = 16, 260, 1_100
 BAR_WIDTH = 0.86
-PATTERN = {"fillmode": "overlay", "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+PATTERN = {"fillmode": "overlay", "fgcolor": "#000000", "fgopacity": 1.0, "size": 6, "solidity": 0.3}
 LETTERS = 130  # that fit above the bars on a notebook's width
 
 
 def gantt_plotly(info: GanttInfo) -> Any:
     """The figure: hover a bar for its job, drag to zoom in time, a click on the legend hides a stage."""
-    height = min(MOST_PIXELS, max(LEAST_PIXELS, 150 + int(LANE_PIXELS * (info.bottom + 0.5))))
+    height = min(MOST_PIXELS, max(LEAST_PIXELS, 200 + int(LANE_PIXELS * (info.bottom + 0.5))))
     figure = plotly_frame(info.title, info.note, info.x_label, height)
     if info.empty:
         return plotly_empty(figure, info.empty)

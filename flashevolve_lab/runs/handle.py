@@ -102,6 +102,22 @@ class Run:
     def _alive(self) -> bool:
         return (self._shell is not None and not self._shell.done.done()) or self._reader.being_written
 
+    # --- what live views use (see `widgets.live`) --------------------------------------------------------------------------
+
+    def after(self, seq: int, limit: int = 100_000) -> list[Entry]:
+        """Entries numbered above ``seq``, at most ``limit``, straight from the file."""
+        return self._reader.entries(seq, limit)
+
+    @property
+    def growing(self) -> bool:
+        """Whether some process is writing the log."""
+        return self._alive()
+
+    @property
+    def available(self) -> bool:
+        """Whether this process executes the run, so that commands reach it."""
+        return self._shell is not None and not self._shell.done.done()
+
     # --- commanding -------------------------------------------------------------------------------------------------------
 
     def pause(self) -> Run:
@@ -195,6 +211,12 @@ class Run:
             raise TimeoutError(f"the step took longer than {timeout} s; it goes on")
         before = stepping.result() if stepping.done() else 0
         return [entry for entry in self.entries if entry.seq > before]
+
+    def step_soon(self, n: int = 1, stage: str = "") -> Run:
+        """Like `step`, but returns at once."""
+        shell = self._live()
+        shell.send(on.Step(n, stage))
+        return self
 
     def wait(self, timeout: float | None = None) -> Status:
         """Wait until the run has ended, at most ``timeout`` seconds; returns the status either way.
