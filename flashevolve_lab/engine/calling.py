@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flashevolve_lab.core import Spend, draw
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.core.events import CallOutcome, CallStarted
-from flashevolve_lab.errors import BadReply, BudgetSpent, ModelError, RateLimited, Refused, Transient
+from flashevolve_lab.errors import BadReply, BudgetSpent, ModelError, RateLimited, Refused, SetupError, Transient
 from flashevolve_lab.llm import LLM, Reply, Request, chat
 from flashevolve_lab.llm.seam import Finish, Message
 
@@ -52,6 +52,10 @@ class JobAsker:
         choices: Sequence[str] = (),
     ) -> Reply:
         """One call, limited, retried, charged and recorded."""
+        options = {"system": system, "max_tokens": max_tokens, "temperature": temperature, "choices": choices}
+        if asyncio.get_running_loop() is not self._shell.loop:  # a loop of the user's own, in a thread
+            asked = asyncio.run_coroutine_threadsafe(self._asked(messages, options), self._shell.loop)
+            return await asyncio.wrap_future(asked)
         request = Request(
             messages=chat(messages, system=system),
             max_tokens=max_tokens or DEFAULT_MAX_TOKENS,
@@ -76,14 +80,21 @@ class JobAsker:
 
     def ask(self, messages: str | Sequence[Message], **options: Any) -> str:
         """The same from a thread: blocks until the reply is there, and returns its text."""
+        if _running_loop() is self._shell.loop:
+            raise SetupError("llm.ask(…) would block the engine: in an async (or quick) program write (await llm.complete(…)).text")
         return asyncio.run_coroutine_threadsafe(self._asked(messages, options), self._shell.loop).result().text
 
     async def _asked(self, messages: str | Sequence[Message], options: dict[str, Any]) -> Reply:
+        """A call made outside the loop, whose caller waits for it there."""
         self._shell.places.arrived()
+        at_once = False
         try:
             return await self.complete(messages, **options)
+        except asyncio.CancelledError:
+            at_once = True
+            raise
         finally:
-            self._shell.places.left()
+            await self._shell.places.left(at_once=at_once)
 
 
 class CallLedger:
@@ -169,6 +180,13 @@ class CallLedger:
         """The wait after this attempt, keyed by the call."""
         assert self._shell.state.started is not None
         return draw(self._shell.state.started.seed, self._job, self._key, "wait", attempt)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _digest(request: Request) -> str:

@@ -11,10 +11,10 @@ import contextlib
 import inspect
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import Any, Literal
 
 from flashevolve_lab.engine.clock import VirtualLoop
 from flashevolve_lab.engine.output import Watch
@@ -22,6 +22,7 @@ from flashevolve_lab.engine.output import Watch
 OWNER: ContextVar[tuple[object, str] | None] = ContextVar("lab_owner", default=None)  # (run, job) whose work is running
 WATCH = Watch(lambda: None if (owner := OWNER.get()) is None else owner[0])
 MAX_THREADS = 256
+Where = Literal["loop", "thread", "own loop"]  # own loop: an async function that calls asyncio.run, in a thread
 _NESTED = "cannot be called from a running event loop"
 
 
@@ -35,27 +36,37 @@ class Places:
         self._idle = 0
         self._count = threading.Lock()
         self._outside: Counter[str] = Counter()
-        self._async: dict[int, tuple[Callable[..., Any], bool]] = {}
+        self._known: dict[int, tuple[Callable[..., Any], Where]] = {}
+        self._away = 0  # pieces of work that are outside the loop; counted on virtual time only
+        self._turns: deque[asyncio.Future[None]] = deque()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's result, wherever it has to run. Cancelling abandons a thread, it does not stop it."""
         if getattr(function, "quick", False):
-            return function(*arguments)
-        if self._is_async(function):
+            result, failed = _outcome(function, *arguments)
+            if failed is not None:
+                raise failed
+            return result
+        where = self._where(function)
+        if where == "loop":
             try:
-                return await function(*arguments)
+                return await _contained(function(*arguments))
             except RuntimeError as error:
                 if _NESTED not in str(error):
                     raise
+                self._known[id(function)] = (function, "own loop")
                 return await self._in_thread(_run_nested, function, *arguments)
+        if where == "own loop":
+            return await self._in_thread(_run_nested, function, *arguments)
         result = await self._in_thread(function, *arguments)
-        return await result if inspect.isawaitable(result) else result
+        return await _contained(result) if inspect.isawaitable(result) else result
 
-    def _is_async(self, function: Callable[..., Any]) -> bool:
-        """Whether calling it gives a coroutine; looked up once a function."""
-        known = self._async.get(id(function))
+    def _where(self, function: Callable[..., Any]) -> Where:
+        """Where it has to run; looked up once a function."""
+        known = self._known.get(id(function))
         if known is None or known[0] is not function:
-            known = self._async[id(function)] = (function, _gives_coroutine(function))
+            where: Where = "loop" if _gives_coroutine(function) else "thread"
+            known = self._known[id(function)] = (function, where)
         return known[1]
 
     def held_by_threads(self) -> frozenset[str]:
@@ -63,6 +74,11 @@ class Places:
         return frozenset(job for job, count in self._outside.items() if count)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            await self.left()
+        except asyncio.CancelledError:
+            self.arrived()
+            raise
         done: asyncio.Future[Any] = self._loop.create_future()
         context = copy_context()
         owner = OWNER.get()
@@ -83,20 +99,44 @@ class Places:
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody wants the result any more
                 self._loop.call_soon_threadsafe(settle, *outcome)
 
-        self.left()
         self._outside[job] += 1
         self._submit(work)
         return await done
 
-    def left(self) -> None:
-        """Work leaves the loop: virtual time stands still."""
-        if isinstance(self._loop, VirtualLoop):
-            self._loop.hold()
+    async def left(self, *, at_once: bool = False) -> None:
+        """Work leaves the loop. Virtual time then stands still, and one piece of work is out at a time, in the order of coming:
+        so threads change nothing about the log. Also when cancelled, the work counts as out until `arrived`.
+        """
+        if not isinstance(self._loop, VirtualLoop):
+            return
+        if self._away > 0 and not at_once:
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._turns.append(turn)
+            try:
+                return await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    raise
+                self._go()
+                raise
+        self._go()
 
     def arrived(self) -> None:
         """Work is back on the loop (or waits for it): virtual time may go on."""
-        if isinstance(self._loop, VirtualLoop):
-            self._loop.release()
+        if not isinstance(self._loop, VirtualLoop):
+            return
+        self._away -= 1
+        self._loop.release()
+        while self._turns and self._away <= 0:
+            turn = self._turns.popleft()
+            if not turn.done():
+                self._go()
+                turn.set_result(None)
+
+    def _go(self) -> None:
+        assert isinstance(self._loop, VirtualLoop)
+        self._away += 1
+        self._loop.hold()
 
     def _submit(self, work: Callable[[], None]) -> None:
         with self._count:
@@ -129,6 +169,21 @@ def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Except
         return None, RuntimeError(f"raised StopIteration: {error}")
     except BaseException as error:
         return None, error if isinstance(error, Exception) else RuntimeError(f"raised {error!r}")
+
+
+async def _contained(awaited: Awaitable[Any]) -> Any:
+    """Its result. What it raises is an Exception, unless this very task is being cancelled."""
+    try:
+        return await awaited
+    except (Exception, GeneratorExit):
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("raised CancelledError") from error
+    except BaseException as error:  # SystemExit and its like would end the engine's loop
+        raise RuntimeError(f"raised {error!r}") from error
 
 
 def _gives_coroutine(function: Callable[..., Any]) -> bool:

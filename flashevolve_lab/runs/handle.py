@@ -106,7 +106,8 @@ class Run:
 
     def after(self, seq: int, limit: int = 100_000) -> list[Entry]:
         """Entries numbered above ``seq``, at most ``limit``, straight from the file."""
-        return self._reader.entries(seq, limit)
+        with self._lock:
+            return self._reader.entries(seq, limit)
 
     @property
     def growing(self) -> bool:

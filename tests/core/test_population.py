@@ -65,14 +65,14 @@ ROWS = st.integers(1, 7).flatmap(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(ROWS)
 def test_the_front_is_what_gepas_pruning_leaves(rows: Pool) -> None:
     front = pool_of(*rows).front()
     assert {id: bits(mask) for id, mask in front.items()} == slow_front(rows)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
 @given(ROWS)
 def test_the_front_covers_every_instance_and_asking_between_commits_changes_nothing(rows: Pool) -> None:
     asked = Population()

@@ -148,7 +148,7 @@ def test_a_cancelled_call_abandons_its_thread_and_says_which_job_it_holds() -> N
     go = threading.Event()
 
     async def job(places: Places) -> None:
-        OWNER.set("j7")
+        OWNER.set((places, "j7"))
         await places.call(go.wait)
 
     async def work(places: Places) -> list[frozenset[str]]:
