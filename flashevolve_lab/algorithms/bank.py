@@ -172,9 +172,7 @@ def _added(now: tuple[str, ...], new: Sequence[str], most: int) -> list[Change]:
 
 def _replaced(now: tuple[str, ...], new: Sequence[str]) -> list[Change]:
     return [
-        Change(f"{line} (instead of line {i + 1})", (*now[:i], line, *now[i + 1 :]))
-        for i in range(len(now))
-        for line in new
+        Change(f"{line} (instead of line {i + 1})", (*now[:i], line, *now[i + 1 :])) for i in range(len(now)) for line in new
     ]
 
 
@@ -186,7 +184,5 @@ def _dropped(now: tuple[str, ...]) -> list[Change]:
 
 def _moved(now: tuple[str, ...]) -> list[Change]:
     return [
-        Change(f"{old} (move line {i + 1} to the front)", (old, *now[:i], *now[i + 1 :]))
-        for i, old in enumerate(now)
-        if i > 0
+        Change(f"{old} (move line {i + 1} to the front)", (old, *now[:i], *now[i + 1 :])) for i, old in enumerate(now) if i > 0
     ]

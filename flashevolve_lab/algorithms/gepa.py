@@ -275,8 +275,8 @@ class BoundGEPA:
             return [
                 Warned("by hand", f"the text was not taken: {parent} is not in the pool, or its components are not the task's")
             ]
-        if child in state.pool.members:
-            return [Warned("by hand", f"the text was not taken: it is {child}, which is in the pool already")]
+        if child in state.pool.members or any(item.data.get("child") == child for item in state.items.values()):
+            return [Warned("by hand", f"the text was not taken: it is {child}, which is in the pool or on its way already")]
         old = state.artifacts[parent].components
         changed = next((name for name in components if components[name] != old[name]), "")
         busy = {example for item in state.items.values() for example in item.data.get("minibatch", ())}

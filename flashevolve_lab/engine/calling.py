@@ -86,7 +86,7 @@ class JobAsker:
 
     async def _asked(self, messages: str | Sequence[Message], options: dict[str, Any]) -> Reply:
         """A call made outside the loop, whose caller waits for it there."""
-        self._shell.places.arrived()
+        await self._shell.places.back()
         at_once = False
         try:
             return await self.complete(messages, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual_now = 0.0
         self._outside = 0
+        self._when_idle: deque[Callable[[], None]] = deque()
         self.before_blocking: Callable[[], None] = lambda: None  # called before the loop really waits
         super().__init__(_JumpingSelector(self))
 
@@ -81,6 +83,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The work is back."""
         self._outside -= 1
 
+    def call_idle(self, callback: Callable[[], None]) -> None:
+        """Call it when nothing else is ready, before the clock moves. What comes back from outside comes this way, so that
+        how long it took in real time changes nothing.
+        """
+        self._when_idle.append(callback)
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
@@ -90,6 +98,9 @@ class _JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
+        if self._loop._when_idle:
+            self._loop.call_soon(self._loop._when_idle.popleft())
+            return super().select(0)
         if timeout is None or self._loop._outside > 0:
             self._loop.before_blocking()
             return super().select(None)

@@ -97,7 +97,7 @@ class Places:
         def work() -> None:
             outcome = context.run(_outcome, function, *arguments)
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody wants the result any more
-                self._loop.call_soon_threadsafe(settle, *outcome)
+                self._loop.call_soon_threadsafe(self._soon, lambda: settle(*outcome))
 
         self._outside[job] += 1
         self._submit(work)
@@ -120,6 +120,20 @@ class Places:
                 self._go()
                 raise
         self._go()
+
+    async def back(self) -> None:
+        """A caller outside waits for something on the loop: the opposite of `left`."""
+        if isinstance(self._loop, VirtualLoop):
+            idle: asyncio.Future[None] = self._loop.create_future()
+            self._loop.call_idle(lambda: None if idle.done() else idle.set_result(None))
+            await idle
+        self.arrived()
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        if isinstance(self._loop, VirtualLoop):
+            self._loop.call_idle(callback)
+        else:
+            callback()
 
     def arrived(self) -> None:
         """Work is back on the loop (or waits for it): virtual time may go on."""

@@ -6,12 +6,14 @@ second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.plots.canvas import label_below, matplotlib_empty, with_commas
 from flashevolve_lab.plots.gantt import GanttInfo, labels
 from flashevolve_lab.plots.palette import HATCHES, stage_colours
 from flashevolve_lab.plots.words import plain
+from flashevolve_lab.views import Mark
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
 
 BAR_HEIGHT = 0.86
+MANY_COMMITS = 80  # above, their lines are faint and only labelled ones have a head
 FEW_BARS = 1_500  # up to here each bar has a fine white edge, so that neighbours can be told apart
 
 
@@ -62,18 +65,33 @@ def _draw_bars(axes: matplotlib.axes.Axes, info: GanttInfo, colours: dict[str, s
 def _draw_marks(axes: matplotlib.axes.Axes, info: GanttInfo, letters: float) -> None:
     """Commits behind the bars, so that many do not hide them; changes in front. Heads and labels above the bars."""
     texts = labels(info, letters)
-    for mark in info.marks:
-        commit = mark.kind == "commit"
-        colour, width, dash = ("0.55", 0.4, "-") if commit else ("black", 0.7, "--")
-        axes.axvline(mark.at, color=colour, linewidth=width, linestyle=dash, zorder=0.5 if commit else 3)
+    commits = [mark for mark in info.marks if mark.kind == "commit"]
+    changes = [mark for mark in info.marks if mark.kind != "commit"]
+    dense = len(commits) > MANY_COMMITS
+    for mark in commits:
+        axes.axvline(mark.at, color="0.85" if dense else "0.55", linewidth=0.4, zorder=0.5)
+    for mark in changes:
+        axes.axvline(mark.at, color="black", linewidth=0.7, linestyle="--", zorder=3)
+    _draw_heads(axes, [mark for mark in commits if not dense or mark.seq in texts], "v", texts)
+    _draw_heads(axes, changes, "D", texts)
+
+
+def _draw_heads(axes: matplotlib.axes.Axes, marks: list[Mark], marker: str, texts: Mapping[int, str]) -> None:
+    transform = axes.get_xaxis_transform()
+    look: dict[str, Any] = {"color": "0.25" if marker == "v" else "black", "transform": transform, "clip_on": False}
+    axes.plot([mark.at for mark in marks], [1.01] * len(marks), linestyle="", marker=marker, markersize=2.5, **look)
+    for mark in marks:
         if text := texts.get(mark.seq):
-            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-            style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 7, "color": "0.25" if commit else "black"}
-            axes.annotate(plain(text, 16), (mark.at, 1.0), xytext=(0, 4), **place, **style)
-    for commit, marker in ((True, "v"), (False, "D")):
-        ats = [mark.at for mark in info.marks if (mark.kind == "commit") == commit]
-        look: dict[str, Any] = {"color": "0.25" if commit else "black", "marker": marker, "markersize": 2.5}
-        axes.plot(ats, [1.01] * len(ats), linestyle="", clip_on=False, transform=axes.get_xaxis_transform(), **look)
+            axes.annotate(
+                plain(text, 16),
+                (mark.at, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=7,
+            )
 
 
 def _legend(info: GanttInfo, colours: dict[str, str]) -> list[Artist]:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 STAGES: Mapping[str, str] = {
-    "rollout": "#5BB8E0",
+    "rollout": "#63BDE6",
     "propose": "#C8500A",
     "gate": "#F5CF45",
-    "validate": "#285CA6",
-    "patch": "#B583B5",
+    "validate": "#2456A0",
+    "patch": "#C27A9E",
 }
-OTHERS = ("#1B7F5C", "#8A5A2B", "#E8A0B4", "#8FBF6A", "#6B6B9E", "#4FA8A0")  # further stages of other algorithms
+OTHERS = ("#1B7F5C", "#8A5A2B", "#C9B18F", "#8FBF6A", "#6B6B9E", "#4FA8A0")  # further stages of other algorithms
 
 NEUTRAL = "#7A7A7A"  # text and lines that must be readable on a light and on a dark page
 GRID = "rgba(128, 128, 128, 0.25)"

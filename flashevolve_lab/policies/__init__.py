@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from types import CodeType
 from typing import Any
 
 from flashevolve_lab.errors import SetupError
@@ -22,8 +23,20 @@ def describe(policy: object) -> dict[str, Any]:
 
 
 def _code(cls: type) -> str:
-    bodies = [value.__code__ for value in vars(cls).values() if hasattr(value, "__code__")]
-    return hashlib.sha256(repr([(b.co_code, b.co_consts) for b in bodies]).encode()).hexdigest()[:8]
+    functions: list[Any] = [value.fget if isinstance(value, property) else value for value in vars(cls).values()]
+    bodies = [_body(function.__code__) for function in functions if hasattr(function, "__code__")]
+    return hashlib.sha256("\n".join(bodies).encode("utf-8", "backslashreplace")).hexdigest()[:8]
+
+
+def _body(code: CodeType) -> str:
+    """What a function does, as text that is the same in every process (no addresses, no order of sets)."""
+    return f"{code.co_code!r} {code.co_names} {[_constant(value) for value in code.co_consts]}"
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, CodeType):
+        return _body(value)
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 class Policies:

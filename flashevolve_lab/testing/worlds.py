@@ -119,6 +119,13 @@ class Toy:
             version=state.pool.version,
         )
 
+    def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
+        """A person's text, waiting for its test."""
+        child, id = state.next_id("a"), state.next_id("p")
+        made = events.ArtifactMade(child, components, content_hash(components), (parent,), "human", "text", id)
+        facts = {"parent": parent, "child": child}
+        return [made, events.ItemMade(id, "human", "test", state.pool.version, state.batches + 1, facts)]
+
     def update(self, state: RunState, item: Item, situation: Situation) -> Sequence[Route]:
         """Make it again on the newest member."""
         return [events.ItemQueued(item.id, "make", {"parent": situation.counterpart}, base=state.pool.version)]

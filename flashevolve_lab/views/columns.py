@@ -23,8 +23,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "tokens dollars finish model request text"
     ),
     "artifacts": _names(
-        "artifact at parents origin component item version mean coverage gate parent_sum child_sum outcome reason "
-        "hash texts"
+        "artifact at parents origin component item version mean coverage gate parent_sum child_sum outcome reason hash texts"
     ),
     "items": _names(
         "item kind parent child component minibatch base batch tries updates stage place made_at ended_at seconds "

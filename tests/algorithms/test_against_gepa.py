@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from random import Random
 from typing import Any
 
@@ -83,6 +84,11 @@ def gepa_frequencies(front: Mapping[Any, Any], means: list[float]) -> dict[str, 
     return {f"a{program}": count for program, count in Counter(caught.drawn_from).items()}
 
 
+def ascending(front: Mapping[Any, Any]) -> dict[Any, list[int]]:
+    """A front in which gepa meets the members of an instance in the order of their joining, instead of that of a Python set."""
+    return {instance: sorted(programs) for instance, programs in front.items()}
+
+
 def our_frequencies(pool: Population) -> dict[str, int]:
     return {id: mask.bit_count() for id, mask in pool.front().items()}
 
@@ -113,7 +119,7 @@ def test_the_front_and_the_chances_to_be_chosen_are_the_same(block: int):
     for seed in range(150 * block, 150 * (block + 1)):
         pool = random_scores(Random(seed))
         state = gepa_state(pool)
-        front = {instance: sorted(programs) for instance, programs in state.get_pareto_front_mapping().items()}
+        front = ascending(state.get_pareto_front_mapping())
         assert our_frequencies(population(pool)) == gepa_frequencies(front, state.per_program_tracked_scores), f"seed {seed}"
 
 
@@ -241,7 +247,7 @@ class Recorder:
         state = event["state"]
         scores = [tuple(state.prog_candidate_val_subscores[i].values()) for i in range(len(state.program_candidates))]
         pool = [texts(candidate) for candidate in state.program_candidates]
-        counts = gepa_frequencies(state.get_pareto_front_mapping(), state.per_program_tracked_scores)
+        counts = gepa_frequencies(ascending(state.get_pareto_front_mapping()), state.per_program_tracked_scores)
         front = {pool[int(id[1:])]: count for id, count in counts.items()}
         step = Step(list(self._outcomes(state, pool)), state.total_num_evals, dict(zip(pool, scores, strict=True)), front)
         self.steps.append(step)
@@ -264,7 +270,21 @@ class Silent:
         """Nothing."""
 
 
-def run_gepa(world: World, seed: int, metric_calls: int, strategy: Any = None) -> tuple[Recorder, Any]:
+class Fresh:
+    """A sampler for gepa that never repeats a minibatch, in which its own one would (see the differences, below)."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.drawn = seed, 0
+
+    def next_minibatch_ids(self, loader: Any, state: Any) -> list[int]:
+        per_epoch = N_TRAIN // MINIBATCH
+        order = Random(f"{self.seed} {self.drawn // per_epoch}").sample(range(N_TRAIN), N_TRAIN)
+        at = self.drawn % per_epoch * MINIBATCH
+        self.drawn += 1
+        return order[at : at + MINIBATCH]
+
+
+def run_gepa(world: World, seed: int, metric_calls: int, strategy: Any = None, sampler: Any = None) -> tuple[Recorder, Any]:
     recorder = Recorder()
     result = gepa.optimize(
         seed_candidate=dict(world.seed),
@@ -272,7 +292,8 @@ def run_gepa(world: World, seed: int, metric_calls: int, strategy: Any = None) -
         valset=questions(N_VAL, N_TRAIN),
         adapter=Adapter(world),
         reflection_lm=lambda prompt: world.reflect(prompt),
-        reflection_minibatch_size=MINIBATCH,
+        batch_sampler=sampler or "epoch_shuffled",
+        reflection_minibatch_size=None if sampler else MINIBATCH,
         max_metric_calls=metric_calls,
         skip_perfect_score=world.skip_perfect,
         sampling_strategy=strategy or SingleMutationSampling(),
@@ -448,7 +469,7 @@ def test_perfect_minibatches_are_used_when_skipping_is_off(tmp_path: Any):
 @pytest.mark.parametrize(("p", "n"), [(2, 2), (1, 4), (4, 1), (3, 2), (8, 2)])
 @pytest.mark.parametrize("seed", range(2))
 def test_batched_decides_and_counts_as_gepas_pxn_at_every_step(p: int, n: int, seed: int, tmp_path: Any):
-    theirs, _ = run_gepa(World(), seed, 900, PxNSampling(p, n))
+    theirs, _ = run_gepa(World(), seed, 900, PxNSampling(p, n), Fresh(seed))
     steps = our_steps(run_ours(World(), draws_of(theirs), tmp_path, lab.Batched(p, n)))
     same_steps(steps, theirs.steps)
     assert sum(o.accepted for s in steps for o in s.outcomes) > 2
@@ -456,20 +477,48 @@ def test_batched_decides_and_counts_as_gepas_pxn_at_every_step(p: int, n: int, s
 
 def test_the_order_of_completion_inside_a_batch_changes_no_decision(tmp_path: Any):
     """Inside a batch we commit in the order of completion, gepa in the order of drawing; only the numbering can differ."""
-    theirs, _ = run_gepa(World(), 0, 900, PxNSampling(3, 2))
+    theirs, _ = run_gepa(World(), 0, 900, PxNSampling(3, 2), Fresh(0))
     steps = our_steps(run_ours(World(), draws_of(theirs), tmp_path, lab.Batched(3, 2), jitter=9.0))
     for our, their in zip(steps, theirs.steps, strict=True):
         assert (our.outcomes, our.metric_calls, our.pool) == (their.outcomes, their.metric_calls, their.pool)
 
 
+def components_of(run: Any) -> list[str]:
+    """The component of every proposal that was not skipped, in order of drawing (gepa chooses none for the others)."""
+    skipped = {e.event.item for e in run.entries if isinstance(e.event, ev.ItemEnded) and e.event.outcome == "skipped"}
+    made = [e.event for e in run.entries if isinstance(e.event, ev.ItemMade) and e.event.kind != "seed"]
+    return [event.data["component"] for event in made if event.item not in skipped]
+
+
+def three(start: int) -> dict[str, str]:
+    return {name: f"{name}: level {start}" for name in ("b", "a", "c")}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_components_are_taken_in_turn_as_in_gepa(seed: int, tmp_path: Any):
-    world = World(seed={"b": "b: level 0", "a": "a: level 0", "c": "c: level 0"}, skip_perfect=False)
-    theirs, _ = run_gepa(world, seed, 600)
+    world = World(seed=three(0), skip_perfect=False)
+    theirs, _ = run_gepa(world, seed, 500)
     run = run_ours(world, draws_of(theirs), tmp_path)
     same_steps(our_steps(run), theirs.steps)
-    made = (e.event.data for e in run.entries if isinstance(e.event, ev.ItemMade))
-    assert [data["component"] for data in made if "component" in data] == theirs.components
+    assert components_of(run) == theirs.components
+
+
+@pytest.mark.xfail(strict=True, reason="our round robin moves on for a skipped proposal, gepa's does not")
+def test_a_skipped_proposal_does_not_move_the_turn_of_components(tmp_path: Any):
+    world = World(seed=three(12))
+    theirs, _ = run_gepa(world, 0, 500)
+    run = run_ours(world, draws_of(theirs), tmp_path)
+    assert components_of(run) == theirs.components
+
+
+@pytest.mark.xfail(
+    strict=True, reason="gepa's child inherits its parent's pointer at the commit, ours goes on from what made it"
+)
+def test_a_child_goes_on_from_where_its_parent_stands_when_it_is_committed(tmp_path: Any):
+    world = World(seed=three(0), skip_perfect=False)
+    theirs, _ = run_gepa(world, 0, 500, PxNSampling(2, 2), Fresh(0))
+    run = run_ours(world, draws_of(theirs), tmp_path, lab.Batched(2, 2))
+    assert components_of(run) == theirs.components
 
 
 # --- where we differ on purpose -------------------------------------------------------------------------------------------
@@ -485,14 +534,14 @@ def test_difference_the_budget_is_never_exceeded(tmp_path: Any):
 
 def test_difference_a_text_that_exists_is_refused_before_it_costs_a_rollout(tmp_path: Any):
     """gepa gates it again, and may take the same text into its pool twice; with us a duplicate ends after the reflection."""
-    world = World(reflect=lambda prompt: "```\nprompt: level 2, always the same\n```")
+    world = World(reflect=lambda prompt: "```\nprompt: level 4, always the same\n```")
     theirs, result = run_gepa(world, 0, 300)
-    run = run_ours(world, draws_of(theirs), tmp_path)
+    draws = [draw for draw in draws_of(theirs) if draw[0] == texts(world.seed)]
+    run = run_ours(world, draws, tmp_path)
     candidates = [texts(candidate) for candidate in result.candidates]
     assert len(candidates) > len(set(candidates)) == 2
-    assert run.status.accepted == 1 and run.status.proposals == 1
-    assert run.status.outcomes["refused"] == len(draws_of(theirs)) - 1
-    assert run.status.spent["metric_calls"] < result.total_metric_calls
+    assert run.status.proposals == 1 and run.status.outcomes["refused"] == len(draws) - 1 > 0
+    assert run.status.spent["metric_calls"] == N_VAL * (1 + run.status.accepted) + MINIBATCH * (len(draws) + 1)
 
 
 def test_difference_rounding_wins_no_gate(tmp_path: Any):
@@ -502,12 +551,14 @@ def test_difference_rounding_wins_no_gate(tmp_path: Any):
         place = int(example["input"].split()[1]) % 3
         return ("0.1", "0.2", "0.3")[place if level(components["prompt"]) else 2 - place]
 
-    assert 0.1 + 0.2 + 0.3 > 0.3 + 0.2 + 0.1
     world = World(answer=answer, reflect=lambda prompt: reflected(prompt).replace("level 0", "level 1"))
-    theirs, result = run_gepa(world, 0, 400)
-    run = run_ours(world, [draw for draw in draws_of(theirs) if draw[0] == texts(world.seed)], tmp_path)
-    assert len(result.candidates) > 1
-    assert run.status.accepted == 0 and run.status.proposals > 0
+    theirs, _ = run_gepa(world, 0, 600)
+    outcomes = [outcome for step in theirs.steps for outcome in step.outcomes if outcome.parent == texts(world.seed)]
+    ours = our_steps(run_ours(world, [(o.parent, o.minibatch) for o in outcomes], tmp_path))
+    rounded = [o.accepted and isclose(o.before, o.after) for o in outcomes]
+    assert any(rounded)
+    accepted = [o.accepted and not by_rounding for o, by_rounding in zip(outcomes, rounded, strict=True)]
+    assert [step.outcomes[0].accepted for step in ours] == accepted
 
 
 def test_difference_minibatches_of_following_batches_do_not_overlap(tmp_path: Any):
