@@ -83,7 +83,7 @@ def start(
     models = {"task": listed(llm), "reflection": listed(llm if reflection_llm is None else reflection_llm)}
     _check_arguments(task, algorithm, models, budget, limits, clock, seed)
     worker = algorithm.bind(task, seed)
-    warning = _forecast(algorithm, task, budget)
+    forecast, few = _forecast(algorithm, task, budget)
     check_models(models)
     policies = Policies()
     knobs = {"schedule": schedule or Pipelined(), "staleness": staleness or Guarded(), "concurrency": limits.concurrency}
@@ -98,7 +98,7 @@ def start(
         stages=worker.graph.names,
         settings=settings,
         budget=budget.limits(),
-        task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val)},
+        task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val), "forecast": forecast},
         llm={role: [model.describe() for model in of_role] for role, of_role in models.items()},
         lab=_version(),
     )
@@ -113,7 +113,7 @@ def start(
         sample_timeout_s=sample_timeout_s,
     )
     first: list[on.Input] = [on.Start(started), *([on.Pause()] if paused else [])]
-    return set_going(shell, path, policies, first + ([on.Warn("budget", warning)] if warning else []))
+    return set_going(shell, path, policies, first + ([on.Warn("budget", forecast)] if few else []))
 
 
 def log_of(path: Path, clock: Clock, *, create: bool) -> Writer:
@@ -158,16 +158,17 @@ def _check_arguments(
             )
 
 
-def _forecast(algorithm: Plan, task: Task, budget: Budget) -> str:
-    """A warning when the budget allows few proposals. Raises when it allows none."""
+def _forecast(algorithm: Plan, task: Task, budget: Budget) -> tuple[str, bool]:
+    """How many proposals the budget allows, in words, and whether that is few. Warns when few, raises when none."""
     proposals, how = algorithm.forecast(task, budget.limits())
     if proposals < 1:
         raise SetupError(f"budget: {budget} allows no proposal ({how}). Raise it, or use fewer validation examples.")
-    if proposals >= FEW:
-        return ""
-    warning = f"the budget allows about {proposals:.0f} proposals ({how})"
-    warnings.warn(warning, stacklevel=3)
-    return warning
+    if proposals == float("inf"):
+        return "the budget sets no limit in calls or proposals", False
+    forecast = f"the budget allows about {proposals:,.0f} proposals: {how}"
+    if proposals < FEW:
+        warnings.warn(f"{forecast}. That is few: raise it, or use fewer validation examples.", stacklevel=3)
+    return forecast, proposals < FEW
 
 
 def check_models(models: Mapping[str, Sequence[LLM]]) -> None:

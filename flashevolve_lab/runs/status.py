@@ -34,7 +34,7 @@ class Status:
     """A run at one moment.
 
     ``state``: new, running, paused, stopped, or interrupted (its process is gone). ``kind`` and ``reason``: why it stopped.
-    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended.
+    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``forecast``: how many the budget was reckoned to allow before the start.
     """
 
     run: str
@@ -51,6 +51,7 @@ class Status:
     spent: Mapping[str, float]
     budget: Mapping[str, float]
     outcomes: Mapping[str, int]
+    forecast: str
     simulated: bool
 
     def __str__(self) -> str:
@@ -60,6 +61,8 @@ class Status:
         if self.best_score is not None:
             parts.append(f"best {self.best_score:.3f} (seed {self.seed_score:.3f})")
         parts += [f"{self.spent.get(name, self.seconds):,.10g} of {limit:,.10g} {name}" for name, limit in self.budget.items()]
+        if self.state == "running" and self.forecast:
+            parts.append(self.forecast)
         return ", ".join(parts) + (f". Stopped by {self.kind}: {self.reason}" if self.reason else "")
 
 
@@ -86,6 +89,7 @@ def status_of(state: RunState, name: str, alive: bool) -> Status:
         spent=state.spent.as_dict(),
         budget=dict(state.budget),
         outcomes={name: state.counts[name] for name in OUTCOMES if state.counts[name]},
+        forecast=str(started.task.get("forecast", "")) if started else "",
         simulated=any(isinstance(m, dict) and bool(m.get("simulated")) for m in models),
     )
 

@@ -116,7 +116,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
 @given(LINES)
 def test_what_is_taken_stands_in_the_reply_as_it_is(lines: list[str]) -> None:
     reply = "\n".join(lines)
@@ -129,7 +129,7 @@ def test_what_is_taken_stands_in_the_reply_as_it_is(lines: list[str]) -> None:
         assert text == text.strip()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(LINES)
 def test_a_text_in_a_fence_longer_than_any_in_it_comes_back_or_is_refused_but_is_never_changed(lines: list[str]) -> None:
     text = "\n".join(lines)

@@ -15,7 +15,7 @@ from flashevolve_lab.algorithms.sampling import next_minibatch
 SIZES = st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(SIZES, st.integers(0, 99))
 def test_every_example_comes_once_an_epoch(sizes: tuple[int, int], seed: int) -> None:
     n, size = sizes
@@ -28,7 +28,7 @@ def test_every_example_comes_once_an_epoch(sizes: tuple[int, int], seed: int) ->
         assert max(used.values()) - min(used.values()) <= 1, "nobody comes again before everybody has come"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(st.integers(4, 20), st.integers(1, 3), st.integers(1, 6), st.integers(0, 99))
 def test_minibatches_in_flight_do_not_overlap_while_enough_examples_are_free(n: int, size: int, depth: int, seed: int) -> None:
     random, cursor = Random(seed), None
@@ -47,7 +47,7 @@ def test_minibatches_in_flight_do_not_overlap_while_enough_examples_are_free(n: 
     assert len(used) == n or 60 * size < 2 * n + size * depth, "every example gets its turn"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(SIZES, st.integers(0, 99), st.data())
 def test_examples_put_off_while_busy_come_first_as_soon_as_they_are_free(
     sizes: tuple[int, int], seed: int, data: st.DataObject

@@ -85,7 +85,9 @@ def kills(count: int, seed: int) -> None:
         arrived = sum(role["arrived"] for role in at.stats()["roles"].values())
         lost = state.counts["lost"]
         print(f"kills: {done} with at least {IN_FLIGHT} calls in flight, {lost} jobs lost and taken up again; ", end="")
-        print(f"calls in the log {state.spent.llm_calls:,}, at the server {arrived:,}; ended by {state.stop and state.stop.reason}")
+        print(
+            f"calls in the log {state.spent.llm_calls:,}, at the server {arrived:,}; ended by {state.stop and state.stop.reason}"
+        )
         assert done == count, f"the run ended after {done} of {count} kills"
         unsent = state.spent.llm_calls - arrived  # reserved and written, but killed before it was sent
         assert 0 <= unsent <= done * 64, f"the log has {state.spent.llm_calls} calls, the server saw {arrived}"
@@ -100,7 +102,9 @@ def faulty(seed: int) -> None:
         state = audit(lab.open(f"{folder}/chaos.sqlite").entries)
         arrived = sum(role["arrived"] for role in at.stats()["roles"].values())
         failures = {name: count for name, count in state.counts.items() if "call " in name or "fail" in name}
-        print(f"faults: ended by {state.stop and state.stop.kind}; calls {state.spent.llm_calls:,}, at the server {arrived:,}; {failures}")
+        print(
+            f"faults: ended by {state.stop and state.stop.kind}; calls {state.spent.llm_calls:,}, at the server {arrived:,}; {failures}"
+        )
         assert state.stop is not None and state.stop.kind == "budget", state.stop
         assert state.spent.llm_calls == arrived
 
@@ -111,7 +115,9 @@ def random_run(seed: int) -> RunState:
     landscape = chance.choice([lab.IndependentRules, lab.ConflictingRules, lab.UnitingRules])(
         n_rules=chance.randint(5, 30), p_improve=chance.random(), noise=chance.choice([0.0, 0.1]), seed=seed
     )
-    rates = {name: chance.choice([0, 0, 0.1]) for name in ("rate_limited", "server_error", "hang", "malformed", "empty", "truncated")}
+    rates = {
+        name: chance.choice([0, 0, 0.1]) for name in ("rate_limited", "server_error", "hang", "malformed", "empty", "truncated")
+    }
     model = lab.Simulated(landscape, faults=lab.Faults(**rates), speed=lab.FixedLatency(slots=chance.randint(2, 64)), seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         run = lab.start(
@@ -151,7 +157,9 @@ def budget(chance: random.Random) -> lab.Budget:
 
 def schedule(chance: random.Random) -> object:
     """Any schedule."""
-    return chance.choice([lab.Sequential(), lab.Batched(chance.randint(1, 3), chance.randint(1, 3)), lab.Pipelined(chance.randint(1, 32))])
+    return chance.choice(
+        [lab.Sequential(), lab.Batched(chance.randint(1, 3), chance.randint(1, 3)), lab.Pipelined(chance.randint(1, 32))]
+    )
 
 
 def staleness(chance: random.Random) -> object:
@@ -184,7 +192,9 @@ def server(faults: lab.Faults):  # type: ignore[no-untyped-def]
 def spawn(url: str, folder: str, calls: int, mode: str) -> subprocess.Popen[bytes]:
     """A process that starts or resumes the run."""
     here = str(Path(__file__).parent)
-    return subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})\n{CHILD}", url, folder, str(calls), mode])
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})\n{CHILD}", url, folder, str(calls), mode]
+    )
 
 
 def main() -> int:
