@@ -96,7 +96,7 @@ class Figure(Generic[Info]):
         return page
 
     def export(self, path: str | os.PathLike[str], *, width: str | float = "column", height: float | None = None) -> Path:
-        """Write the figure, and ``<name>.json`` beside it: runs, log positions, function, parameters, version.
+        """Write the figure, and ``<file>.json`` beside it: runs, log positions, function, parameters, version.
 
         Args:
             path: Ends in ``.pdf``, ``.svg`` or ``.png``; folders are made.
@@ -129,7 +129,7 @@ class Figure(Generic[Info]):
             "inches": size,
             "flashevolve_lab": version(),
         }
-        target.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        target.with_name(target.name + ".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **options: Any) -> dict[str, Any]:
         """What a notebook shows: Plotly's own bundle, and a line of text where Plotly cannot be drawn."""

@@ -1,11 +1,14 @@
-"""Pure projections of the log: the timeline, progress, the staleness feed, and tables.
+"""Pure projections of the log: the timeline, progress, the staleness feed, costs, lineage, a diagnosis, and tables.
 
 Owns what is shown about a run, as frozen values. Owns no pixels (plots, widgets). One rule a change must keep: fed in
 any pieces, a view shows the same.
 """
 
 from flashevolve_lab.views.columns import COLUMNS, NAMES
+from flashevolve_lab.views.costs import Cost, Costs, CostsSnapshot
+from flashevolve_lab.views.diagnosis import Diagnosis, DiagnosisSnapshot, Load
 from flashevolve_lab.views.facts import RunFacts, worded
+from flashevolve_lab.views.lineage import Lineage, LineageDelta, LineageSnapshot, Node
 from flashevolve_lab.views.progress import OUTCOMES, Point, Progress, ProgressDelta, ProgressSnapshot, Standing
 from flashevolve_lab.views.staleness import StalenessDelta, StalenessFeed, StalenessSnapshot, StaleRow
 from flashevolve_lab.views.steps import StepChange, StepLine, Steps
@@ -13,7 +16,8 @@ from flashevolve_lab.views.tables import Tables
 from flashevolve_lab.views.timeline import Mark, Span, Timeline, TimelineDelta, TimelineSnapshot
 
 __all__ = [
-    "COLUMNS", "NAMES", "OUTCOMES", "Mark", "Point", "Progress", "ProgressDelta", "ProgressSnapshot", "RunFacts",
-    "Span", "StaleRow", "StalenessDelta", "StalenessFeed", "StalenessSnapshot", "Standing", "StepChange", "StepLine",
-    "Steps", "Tables", "Timeline", "TimelineDelta", "TimelineSnapshot", "worded",
+    "COLUMNS", "NAMES", "OUTCOMES", "Cost", "Costs", "CostsSnapshot", "Diagnosis", "DiagnosisSnapshot", "Lineage",
+    "LineageDelta", "LineageSnapshot", "Load", "Mark", "Node", "Point", "Progress", "ProgressDelta", "ProgressSnapshot",
+    "RunFacts", "Span", "StaleRow", "StalenessDelta", "StalenessFeed", "StalenessSnapshot", "Standing", "StepChange",
+    "StepLine", "Steps", "Tables", "Timeline", "TimelineDelta", "TimelineSnapshot", "worded",
 ]  # fmt: skip

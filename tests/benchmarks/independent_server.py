@@ -250,6 +250,9 @@ async def main(settings: argparse.Namespace) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     sampling.cancel()
     listening.close()
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: None
+    )  # connections cut while serving: not worth a word
 
 
 def settings(arguments: Sequence[str] | None = None) -> argparse.Namespace:

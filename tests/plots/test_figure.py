@@ -37,7 +37,7 @@ def test_a_pdf_has_the_exact_page_and_embeds_truetype_fonts_only(figure, tmp_pat
 @pytest.mark.parametrize(("width", "inches"), [("column", 3.5), ("page", 7.16), (5, 5.0)])
 def test_a_width_is_a_column_a_page_or_inches(figure, width, inches, tmp_path):
     figure.export(tmp_path / "figure.png", width=width, height=1.5)
-    assert json.loads((tmp_path / "figure.json").read_text())["inches"] == [inches, 1.5]
+    assert json.loads((tmp_path / "figure.png.json").read_text())["inches"] == [inches, 1.5]
 
 
 @pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
@@ -49,7 +49,7 @@ def test_the_same_figure_is_the_same_file_byte_for_byte(figure, suffix, tmp_path
 
 def test_a_manifest_says_where_the_figure_came_from(figure, tmp_path):
     figure.export(tmp_path / "figure.svg")
-    manifest = json.loads((tmp_path / "figure.json").read_text())
+    manifest = json.loads((tmp_path / "figure.svg.json").read_text())
     assert manifest.pop("flashevolve_lab")
     assert manifest == {
         "file": "figure.svg",
