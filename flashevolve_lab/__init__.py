@@ -38,7 +38,7 @@ from flashevolve_lab.llm import (
     Simulated,
     UnitingRules,
 )
-from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Sequential
+from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Reflective, Sequential
 from flashevolve_lab.runs import Best, Budget, Run, Status, resume, start
 from flashevolve_lab.runs import list_runs as runs
 from flashevolve_lab.runs import open_run as open
@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from flashevolve_lab.algorithms.bank import InstructionBank
     from flashevolve_lab.llm.local import local_model
     from flashevolve_lab.llm.simulated_server import simulated_server
+    from flashevolve_lab.runs.showing import dashboard
     from flashevolve_lab.tasks.datasets import load_task
 
 _ON_USE = {
+    "dashboard": "flashevolve_lab.runs.showing",
     "InstructionBank": "flashevolve_lab.algorithms.bank",
     "load_task": "flashevolve_lab.tasks.datasets",
     "local_model": "flashevolve_lab.llm.local",
@@ -70,7 +72,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "GEPA", "LLM", "BadReply", "Batched", "Batching", "Best", "Brief", "Budget", "BudgetSpent", "ConflictingRules", "Draft",
     "Faults", "FixedLatency", "Full", "Guarded", "IndependentRules", "InstructionBank", "InvariantError", "LabError", "Limits", "LogError",
-    "ModelError", "OpenAI", "Pace", "Pipelined", "Prompt", "Proposer", "RateLimited", "Record", "Reflect", "Refused", "Reply",
+    "ModelError", "OpenAI", "Pace", "Pipelined", "Prompt", "Proposer", "RateLimited", "Record", "Reflect", "Reflective", "Refused", "Reply",
     "Request", "Run", "RunError", "Scaled", "Score", "Sequential", "SetupError", "Simulated", "StaleItem", "Starts", "Status",
-    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "start",
+    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "dashboard", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "start",
 ]  # fmt: skip

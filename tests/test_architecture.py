@@ -166,7 +166,18 @@ def test_every_room_re_exports_its_public_names() -> None:
 
 
 def test_importing_the_package_is_light() -> None:
-    heavy = ["pandas", "numpy", "plotly", "matplotlib", "aiohttp", "openai", "ipywidgets", "anywidget", "IPython", "openvino_genai"]
+    heavy = [
+        "pandas",
+        "numpy",
+        "plotly",
+        "matplotlib",
+        "aiohttp",
+        "openai",
+        "ipywidgets",
+        "anywidget",
+        "IPython",
+        "openvino_genai",
+    ]
     code = f"import sys, flashevolve_lab; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -1,8 +1,9 @@
 """GEPA: reflective Pareto evolution of prompts, as a declared graph (arXiv 2507.19457).
 
-select → rollout(parent, minibatch) → propose → gate(child, same minibatch) → [staleness] → validate → commit. The same graph
-is synchronous, batched or pipelined: that is the schedule's business. Owns GEPA's settings, rules and stage work. One rule a
-change must keep: the rules below are pure; whatever waits is in `work`.
+select → rollout(parent, minibatch) → propose → gate(child, same minibatch) → [staleness] → validate → commit; a stale child goes
+by policy on as it is, back to the gate grafted onto the current version, through the patch stage, or out. The same graph is
+synchronous, batched or pipelined: that is the schedule's business. Owns GEPA's settings and rules. One rule a change must keep:
+everything here is pure; whatever waits is in `gepa_work`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from random import Random
-from typing import Any, Literal
+from typing import Any
 
-from flashevolve_lab.algorithms.bench import Bench, Trouble
-from flashevolve_lab.algorithms.proposing import Brief, Proposer, Record
+from flashevolve_lab.algorithms.bench import Bench
+from flashevolve_lab.algorithms.gepa_work import GEPAWork, not_cached
+from flashevolve_lab.algorithms.patching import Patcher, Reconcile
+from flashevolve_lab.algorithms.proposing import Proposer
 from flashevolve_lab.algorithms.reflecting import Reflect
 from flashevolve_lab.algorithms.sampling import next_minibatch
 from flashevolve_lab.core import (
@@ -25,7 +27,6 @@ from flashevolve_lab.core import (
     NewItem,
     Route,
     RunState,
-    Sample,
     Situation,
     Spend,
     Stage,
@@ -33,16 +34,17 @@ from flashevolve_lab.core import (
     content_hash,
     draw,
 )
-from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemMade, ItemQueued, Warned
-from flashevolve_lab.errors import BadReply, SetupError
+from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemMade, ItemQueued, Patched, Warned
+from flashevolve_lab.errors import SetupError
 from flashevolve_lab.tasks import Task
 
 GRAPH = Graph(
     stages=(
         Stage("rollout", to=("propose",)),
         Stage("propose", to=("gate",)),
+        Stage("patch", to=("gate", "validate")),
         Stage("gate", to=("validate",)),
-        Stage("validate", to=("gate",), judged=True),
+        Stage("validate", to=("gate", "patch"), judged=True),
     ),
     entry="rollout",
 )
@@ -55,6 +57,7 @@ class GEPA:
     Args:
         minibatch: Examples of the train set a proposal is made from and gated on, ≥ 1.
         proposer: Rewrites a component; the default `Reflect` asks the reflection model.
+        patcher: Rewrites a stale text for the current version when a policy orders ``patch``; the default is `Reconcile`.
         cache: Never run the same text twice on the same example of the same split.
         skip_perfect: A minibatch the parent already solves ends the proposal before it costs a reflection.
         min_coverage: Smallest share of the validation set that must have been scored for a commit, in (0, 1]. What could not be
@@ -63,6 +66,7 @@ class GEPA:
 
     minibatch: int = 3
     proposer: Proposer = field(default_factory=Reflect)
+    patcher: Patcher = field(default_factory=Reconcile)
     cache: bool = True
     skip_perfect: bool = True
     min_coverage: float = 0.95
@@ -89,7 +93,8 @@ class GEPA:
             "cache": self.cache,
             "skip_perfect": self.skip_perfect,
             "min_coverage": self.min_coverage,
-            "proposer": self.proposer.describe(),
+            "proposer": _described(self.proposer),
+            "patcher": _described(self.patcher),
         }
 
     def forecast(self, task: Task, budget: Mapping[str, float]) -> tuple[float, str]:
@@ -102,9 +107,15 @@ class GEPA:
         return max(0.0, min(counts, default=float("inf"))), how
 
 
+def _described(part: Any) -> dict[str, Any]:
+    """What a proposer or patcher says of itself; one from a notebook cell need not say anything."""
+    facts: dict[str, Any] = part.describe() if hasattr(part, "describe") else {"name": type(part).__name__}
+    return facts
+
+
 @dataclass(frozen=True, slots=True)
 class BoundGEPA:
-    """GEPA on one task. Pure rules first, then the work."""
+    """GEPA on one task."""
 
     settings: GEPA
     task: Task
@@ -112,10 +123,8 @@ class BoundGEPA:
 
     @property
     def graph(self) -> Graph:
-        """Rollout, propose, gate, validate."""
+        """Rollout, propose, patch, gate, validate."""
         return GRAPH
-
-    # --- rules ------------------------------------------------------------------------------------------------------------
 
     def seed(self) -> tuple[ArtifactMade, NewItem]:
         """The task's seed, sent straight to validation."""
@@ -165,9 +174,7 @@ class BoundGEPA:
         return Spend(metric_calls=sum(len(self._missing(state, *what)) for what in wanted))
 
     def _missing(self, state: RunState, artifact: str, split: str, examples: Sequence[int]) -> list[int]:
-        if not self.settings.cache and split == "train":
-            return list(examples)
-        return [example for example in examples if state.sample(artifact, split, example) is None]
+        return not_cached(state, artifact, split, examples, cache=self.settings.cache)
 
     def proposal_need(self, state: RunState) -> Spend:
         """Rollout, gate and one full validation, and a call to reflect."""
@@ -182,6 +189,8 @@ class BoundGEPA:
                 return self._after_propose(state, item, result["text"])
             case "gate":
                 return self._after_gate(item, result)
+            case "patch":
+                return self._after_patch(state, item, result)
             case _:
                 return self._after_validate(state, item)
 
@@ -209,6 +218,27 @@ class BoundGEPA:
         if passed:
             return [gated, ItemQueued(item.id, "validate")]
         return [gated, ItemEnded(item.id, "rejected", f"{child_sum:g} is not above {parent_sum:g} on the minibatch", child)]
+
+    def _after_patch(self, state: RunState, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
+        """The reflection's verdict: on to validation as it is, to the gate as a new text for the counterpart, or out."""
+        decision, reason, version = result["decision"], result["reason"], result["version"]
+        child = state.artifacts[item.data["child"]]
+        said = Patched(item.id, child.id, result["counterpart"], decision, reason, tuple(result["ideas"]), version)
+        if decision == "accept":
+            return [said, ItemQueued(item.id, "validate", base=version)]
+        if decision == "discard":
+            return [said, ItemEnded(item.id, "discarded", f"by reflection: {reason}", child.id)]
+        counterpart = state.artifacts[result["counterpart"]]
+        components = {**counterpart.components, item.data["component"]: result["text"]}
+        hash = content_hash(components)
+        if twin := state.by_hash.get(hash):
+            return [said, ItemEnded(item.id, "refused", f"the patched text is that of {twin}", twin)]
+        patched = state.next_id("a")
+        parents = (counterpart.id, child.id)
+        made = ArtifactMade(patched, components, hash, parents, "patch", item.data["component"], item.id)
+        won = f"{state.pool.front().get(counterpart.id, 0):x}"
+        data = {"parent": counterpart.id, "child": patched, "won": won, "rebased": True}
+        return [said, made, ItemQueued(item.id, "gate", data, base=version)]
 
     def _after_validate(self, state: RunState, item: Item) -> Sequence[Route]:
         child, n = item.data["child"], len(self.task.val)
@@ -265,6 +295,8 @@ class BoundGEPA:
             score=sum(commit.scores.values()) / len(commit.scores) if commit and commit.scores else None,
             base=item.base,
             version=state.pool.version,
+            load=len(state.calls) / max(1, int(state.settings.get("concurrency") or 1)),
+            patching=len(state.queues["patch"]) + len(state.slots["patch"]),
         )
 
     def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
@@ -281,7 +313,13 @@ class BoundGEPA:
         changed = next((name for name in components if components[name] != old[name]), "")
         busy = {example for item in state.items.values() for example in item.data.get("minibatch", ())}
         minibatch, cursor = next_minibatch(state.cursor, self.run_seed, len(self.task.train), self.settings.minibatch, busy)
-        data: dict[str, Any] = {"parent": parent, "child": child, "component": changed, "minibatch": minibatch, "cursor": cursor}
+        data: dict[str, Any] = {
+            "parent": parent,
+            "child": child,
+            "component": changed,
+            "minibatch": minibatch,
+            "cursor": cursor,
+        }
         data |= {"won": f"{state.pool.front().get(parent, 0):x}", "rebased": True, "scores": []}
         id = state.next_id("p")
         made = [] if hash in state.by_hash else [ArtifactMade(child, components, hash, (parent,), "human", changed, id)]
@@ -312,69 +350,6 @@ class BoundGEPA:
         parents = (counterpart.id, child.id)
         return [ArtifactMade(graft, components, hash, parents, "update", item.data["component"], item.id)], graft
 
-    # --- work -------------------------------------------------------------------------------------------------------------
-
-    async def work(self, stage: Literal["rollout", "propose", "gate", "validate"] | str, bench: Bench) -> Mapping[str, Any]:
+    async def work(self, stage: str, bench: Bench) -> Mapping[str, Any]:
         """The work of a stage; its result is what `route` reads."""
-        data = bench.item.data
-        match stage:
-            case "rollout":
-                return {"scores": await self._sums(bench, data["parent"], data["minibatch"])}
-            case "propose":
-                return await self._propose(bench)
-            case "gate":
-                parent = data["scores"]
-                if data.get("rebased"):
-                    parent = await self._sums(bench, data["parent"], data["minibatch"])
-                return {"parent": parent, "child": await self._sums(bench, data["child"], data["minibatch"])}
-            case _:
-                return await self._validate(bench)
-
-    async def _sums(self, bench: Bench, artifact: str, minibatch: Sequence[int]) -> list[float]:
-        samples, lost = await self._score(bench, artifact, "train", minibatch)
-        if lost:
-            raise _unscored(bench, len(lost), len(minibatch), "train")
-        return [samples[example].score for example in minibatch]
-
-    async def _score(
-        self, bench: Bench, artifact: str, split: str, examples: Sequence[int]
-    ) -> tuple[dict[int, Sample], list[int]]:
-        """Samples from the cache and fresh ones, and the examples that could not be scored."""
-        wanted = self._missing(bench.state, artifact, split, examples)
-        known = {e: s for e in examples if (s := bench.state.sample(artifact, split, e)) is not None}
-        fresh = await bench.score(artifact, split, wanted)
-        return {**known, **fresh}, [example for example in wanted if example not in fresh]
-
-    async def _validate(self, bench: Bench) -> Mapping[str, Any]:
-        """Score the whole validation set; after a second try a few may be missing, which is not zero."""
-        n = len(self.task.val)
-        _, lost = await self._score(bench, bench.item.data["child"], "val", range(n))
-        if lost and (bench.item.tries == 0 or len(lost) > (1 - self.settings.min_coverage) * n):
-            raise _unscored(bench, len(lost), n, "validation")
-        return {"missing": lost}
-
-    async def _propose(self, bench: Bench) -> Mapping[str, Any]:
-        data = bench.item.data
-        parent = bench.state.artifacts[data["parent"]]
-        records = tuple(self._record(bench.state, parent.id, example) for example in data["minibatch"])
-        random: Random = bench.draw("propose")
-        brief = Brief(parent.components, data["component"], records, random)
-        try:
-            draft = await self.settings.proposer.propose(brief, bench.asker("reflection", "propose"))
-        except BadReply as error:
-            raise Trouble(error.why, str(error), raw=error.raw) from error
-        text = draft.text.strip()
-        if not text:
-            raise Trouble("empty", "the proposed text is empty", raw=draft.raw)
-        if text == brief.current.strip():
-            raise Trouble("unchanged", "the proposed text is the current one, unchanged", raw=draft.raw)
-        return {"text": text, "note": draft.note} if draft.note else {"text": text}
-
-    def _record(self, state: RunState, parent: str, example: int) -> Record:
-        sample = state.sample(parent, "train", example)
-        assert sample is not None
-        return Record(self.task.show(self.task.train[example]), sample.output, sample.score, sample.feedback)
-
-
-def _unscored(bench: Bench, lost: int, wanted: int, split: str) -> Trouble:
-    return Trouble("samples", f"{lost} of {wanted} {split} samples could not be scored; see frame('failures')", again=True)
+        return await GEPAWork(self.settings, self.task, bench).of(stage)

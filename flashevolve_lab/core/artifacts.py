@@ -164,6 +164,8 @@ class StaleItem:
         parent_score, best_score: Mean validation scores of its parent and of the pool's best.
         score: Its own mean validation score at commit, else None.
         base, version: Its base version and the version now.
+        load: Calls in flight as a share of the limit, 0 … 1: near 1 the server is saturated.
+        patching: Stale items that wait for, or are in, the patch stage.
     """
 
     item: str
@@ -179,6 +181,8 @@ class StaleItem:
     score: float | None
     base: int
     version: int
+    load: float = 0.0
+    patching: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,19 @@ class StalenessJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class Patched:
+    """An LLM's verdict on a stale artifact, as of ``version``: accept, patch or discard, and what it said of each idea."""
+
+    item: str
+    artifact: str
+    counterpart: str
+    decision: str
+    reason: str
+    ideas: tuple[str, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The pool changed: ``artifact`` joined as ``version`` with these validation scores (example → score)."""
 
@@ -307,7 +320,7 @@ class RunStopped:
 Event = (
     RunStarted | RunResumed | SettingChanged | Paused | Continued | Stepped | Warned | ItemMade | ItemQueued | ItemEnded
     | JobStarted | JobFinished | JobFailed | JobAbandoned | JobLost | CallStarted | CallFinished | SampleScored | SampleFailed
-    | ArtifactMade | Gated | StalenessJudged | Committed | DepthChanged | LimitChanged | RunStopped
+    | ArtifactMade | Gated | StalenessJudged | Patched | Committed | DepthChanged | LimitChanged | RunStopped
 )  # fmt: skip
 
 

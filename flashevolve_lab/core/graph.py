@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flashevolve_lab.core.artifacts import Item, NewItem, Pace, Situation, Spend, StaleItem, Starts, Verdict
-from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemQueued
+from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemQueued, Patched
 from flashevolve_lab.errors import SetupError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Commit:
     examples: int
 
 
-Route = ArtifactMade | ItemQueued | ItemEnded | Gated | Commit
+Route = ArtifactMade | ItemQueued | ItemEnded | Gated | Patched | Commit
 
 
 class Algorithm(Protocol):

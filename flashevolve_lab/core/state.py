@@ -284,6 +284,10 @@ def _staleness_judged(s: RunState, e: ev.StalenessJudged, at: float) -> None:
         s.gap_discards = 0
 
 
+def _patched(s: RunState, e: ev.Patched, at: float) -> None:
+    s.counts[f"patch: {e.decision}"] += 1
+
+
 def _committed(s: RunState, e: ev.Committed, at: float) -> None:
     artifact = s.artifacts[e.artifact]
     scores = {int(example): score for example, score in e.scores.items()}
@@ -330,6 +334,7 @@ _APPLY: Mapping[type[Event], Callable[[RunState, Any, float], None]] = {
     ev.ArtifactMade: _artifact_made,
     ev.Gated: _gated,
     ev.StalenessJudged: _staleness_judged,
+    ev.Patched: _patched,
     ev.Committed: _committed,
     ev.DepthChanged: _depth_changed,
     ev.LimitChanged: _limit_changed,

@@ -18,6 +18,7 @@ from flashevolve_lab.core.events import Event
 from flashevolve_lab.core.graph import Commit, Route, Rules, Stage
 from flashevolve_lab.core.state import RunState
 
+PATCHES = 2  # a stale item is patched at most this often
 ACTIONS = ("accept", "update", "patch", "discard")
 
 
@@ -219,6 +220,8 @@ def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit |
         return Verdict("accept", f"accepted because the policy {type(policy).__name__} failed: {type(error).__name__}: {error}")
     if verdict.action == "update" and item.updates and commit is None:
         return Verdict("discard", f"updated once already, and stale again: {verdict.reason}")
+    if verdict.action == "patch" and item.updates >= PATCHES:
+        return Verdict("discard", f"patched {item.updates} times already, and stale again: {verdict.reason}")
     if verdict.action == "patch" and "patch" not in rules.algorithm.graph.names:
         return Verdict("accept", f"accepted because this algorithm has no patch stage: {verdict.reason}")
     return verdict
@@ -393,7 +396,7 @@ def _times(spend: Spend, n: int) -> Spend:
 def _should_end(state: RunState, at: float, rules: Rules) -> on.Stop | None:
     """Reasons to stop at once: the deadline, or failures in a row."""
     seconds = state.budget.get("seconds")
-    if seconds is not None and at >= seconds:
+    if seconds is not None and at >= seconds - 2e-6:  # the shell's times are whole microseconds: it may wake just before
         return on.Stop("budget", f"seconds: the {seconds:g} s of the budget are over")
     if not state.streaks:
         return None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.core import Item, Job, RunState, Sample, draw
 from flashevolve_lab.core import inputs as on
-from flashevolve_lab.engine.calling import JobAsker
+from flashevolve_lab.engine.calling import JobAsker, Patience
+from flashevolve_lab.engine.places import words
 from flashevolve_lab.errors import BudgetSpent, ModelError
 from flashevolve_lab.tasks import scored
 
@@ -42,9 +43,9 @@ class JobBench:
         """The item this job works on."""
         return self._item
 
-    def asker(self, role: str, key: str) -> JobAsker:
+    def asker(self, role: str, key: str, patience: Patience | None = None) -> JobAsker:
         """A way to call a role's model."""
-        return JobAsker(self._shell, self._job.id, self._priority, role, key)
+        return JobAsker(self._shell, self._job.id, self._priority, role, key, patience)
 
     def draw(self, use: str) -> Random:
         """A random stream of this item and use."""
@@ -62,14 +63,14 @@ class JobBench:
 
     async def _sample(self, artifact: str, split: str, example: int) -> Sample | None:
         try:
-            async with asyncio.timeout(self._shell.sample_timeout_s):
-                sample = await self._run(artifact, split, example)
+            async with Patience(self._shell.sample_timeout_s) as patience:
+                sample = await self._run(artifact, split, example, patience)
         except BudgetSpent:
             raise
         except ModelError as error:
-            lost = (error.kind, str(error))
+            lost = (error.kind, words(error))
         except TimeoutError:
-            lost = ("timeout", f"the program and the metric took over {self._shell.sample_timeout_s:g} s on one example")
+            lost = ("timeout", f"the program and the metric took over {self._shell.sample_timeout_s:g} s on one example, calls not counted")
         except _MetricFailed as error:
             lost = ("metric", str(error))
         else:
@@ -82,23 +83,21 @@ class JobBench:
         self._shell.post(given)
         return sample
 
-    async def _run(self, artifact: str, split: str, example: int) -> Sample:
+    async def _run(self, artifact: str, split: str, example: int, patience: Patience) -> Sample:
         task = self._shell.task
         data = (task.train if split == "train" else task.val)[example]
-        asker = self.asker("task", f"{split}:{example}")
+        asker = self.asker("task", f"{split}:{example}", patience)
         components = self.state.artifacts[artifact].components
         try:
             output = await self._shell.places.call(task.program, components, data, asker)
-        except (ModelError, BudgetSpent, TimeoutError):
+        except (ModelError, BudgetSpent):
             raise
         except Exception as error:
-            return Sample(task.worst, "", f"The program failed: {type(error).__name__}: {error}")
+            return Sample(task.worst, "", f"The program failed: {type(error).__name__}: {words(error)}")
         try:
             judged = scored(await self._shell.places.call(task.metric, data, output))
-        except TimeoutError:
-            raise
         except Exception as error:
-            raise _MetricFailed(f"the metric failed: {type(error).__name__}: {error}") from error
+            raise _MetricFailed(f"the metric failed: {type(error).__name__}: {words(error)}") from error
         return Sample(judged.value, _text(output), judged.feedback)
 
 
@@ -107,4 +106,7 @@ class _MetricFailed(Exception):
 
 
 def _text(output: Any) -> str:
-    return output if isinstance(output, str) else repr(output)
+    try:
+        return output if isinstance(output, str) else repr(output)
+    except Exception as error:
+        return f"({type(output).__name__}: its repr failed: {words(error)})"

@@ -7,8 +7,9 @@ Owns the translation between a call and the inputs the core decides on. One rule
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,57 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 512
 
 
+class Patience:
+    """How long a program and a metric may take on one example. Their model calls do not count: each has deadlines of its own,
+    and may have to wait for a slot, a server or the end of a pause.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._timer = asyncio.timeout(limit_s)
+        self._left_s = 0.0
+        self._calls = 0
+
+    async def __aenter__(self) -> Patience:
+        await self._timer.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._timer.__aexit__(*error)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The time in here does not count."""
+        loop = asyncio.get_running_loop()
+        until = self._timer.when()
+        if self._calls == 0 and until is not None:
+            self._left_s = until - loop.time()
+        self._calls += 1
+        self._move(None)
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._move(loop.time() + self._left_s)
+
+    def _move(self, until: float | None) -> None:
+        with contextlib.suppress(RuntimeError):  # a thread that was given up still calls
+            self._timer.reschedule(until)
+
+
 class JobAsker:
     """Calls a role's model on behalf of one job; ``key`` names the calls inside it."""
 
-    def __init__(self, shell: Shell, job: str, priority: float, role: str, key: str) -> None:
+    def __init__(
+        self, shell: Shell, job: str, priority: float, role: str, key: str, patience: Patience | None = None
+    ) -> None:
         self._shell = shell
         self._job = job
         self._priority = priority
         self._role = role
         self._key = key
         self._calls = 0
+        self._patience = patience
 
     @property
     def context_tokens(self) -> int | None:
@@ -67,7 +109,10 @@ class JobAsker:
         self._calls += 1
         key = f"{self._key}#{self._calls}"
         ledger = CallLedger(self._shell, self._job, request, key)
-        return self._known(key, ledger.digest) or await self._shell.gateway.complete(request, ledger)
+        if known := self._known(key, ledger.digest):
+            return known
+        with self._patience.stopped() if self._patience else contextlib.nullcontext():
+            return await self._shell.gateway.complete(request, ledger)
 
     def _known(self, key: str, digest: str) -> Reply | None:
         """The reply that an earlier job of this item and stage already paid for (it failed, or its process died)."""

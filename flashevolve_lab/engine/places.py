@@ -113,7 +113,8 @@ class Places:
             turn: asyncio.Future[None] = self._loop.create_future()
             self._turns.append(turn)
             try:
-                return await turn
+                await turn
+                return
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     raise
@@ -182,7 +183,15 @@ def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Except
     except StopIteration as error:  # cannot pass through a future
         return None, RuntimeError(f"raised StopIteration: {error}")
     except BaseException as error:
-        return None, error if isinstance(error, Exception) else RuntimeError(f"raised {error!r}")
+        return None, error if isinstance(error, Exception) else RuntimeError(f"raised {type(error).__name__}: {words(error)}")
+
+
+def words(error: BaseException) -> str:
+    """What an exception says; a user's own may fail even at that."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be shown)"
 
 
 async def _contained(awaited: Awaitable[Any]) -> Any:
@@ -197,7 +206,7 @@ async def _contained(awaited: Awaitable[Any]) -> Any:
             raise
         raise RuntimeError("raised CancelledError") from error
     except BaseException as error:  # SystemExit and its like would end the engine's loop
-        raise RuntimeError(f"raised {error!r}") from error
+        raise RuntimeError(f"raised {type(error).__name__}: {words(error)}") from error
 
 
 def _gives_coroutine(function: Callable[..., Any]) -> bool:

@@ -21,7 +21,7 @@ from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.engine.benches import JobBench
 from flashevolve_lab.engine.clock import Clock, VirtualLoop
-from flashevolve_lab.engine.places import OWNER, WATCH, Places
+from flashevolve_lab.engine.places import OWNER, WATCH, Places, words
 from flashevolve_lab.errors import BudgetSpent, ModelError, SetupError
 from flashevolve_lab.llm import LLM, Gateway, Limits
 from flashevolve_lab.tasks import Task
@@ -75,6 +75,7 @@ class Shell:
         self.sample_timeout_s = sample_timeout_s
         self.recorded: list[tuple[float, list[on.Input]]] | None = [] if record else None
         self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()  # whoever waits for it may be cancelled; it may not
         self.error: BaseException | None = None
         self.loop = clock.loop()
         self.gateway = Gateway(models, limits, lambda *moved: self.post(on.LimitMoved(*moved)))
@@ -87,7 +88,10 @@ class Shell:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._began = 0.0
         self._began_at = 0.0
-        self._crash: Exception | None = None
+        self._crash: BaseException | None = None  # set: nothing is written or acted upon any more
+        self._log_failure: Exception | None = None
+        self._deadline_s: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self.begun = threading.Event()  # set once the first entries are in the log
         self._thread = threading.Thread(target=self._run, name="lab-engine", daemon=True)
 
@@ -122,9 +126,7 @@ class Shell:
 
     def now(self, given: on.Input) -> list[Event]:
         """Decide and apply one input at once, without planning; returns its events. Await `written` before acting on them."""
-        entries = self._digest([given])
-        self._append(entries)
-        return [entry.event for entry in entries]
+        return self._digest([given])
 
     async def written(self) -> None:
         """Returns when everything decided so far is in the log."""
@@ -136,14 +138,13 @@ class Shell:
         if self.state.status != "paused":
             raise SetupError(f"step: the run is {self.state.status}, not paused; run.pause() first")
         before = self.state.seq
-        self.post(on.Step(jobs, stage))
-        await self.change()
+        self._turn([on.Step(jobs, stage)])
         while any(job.stepped for job in self.state.jobs.values()):
             await self.change()
         if self.state.step_jobs:
             self.now(on.Step(0))
         await self.written()
-        self.log.flush()
+        self._flush()
         return before
 
     async def change(self) -> None:
@@ -159,7 +160,7 @@ class Shell:
         try:
             self.loop.run_until_complete(self._main())
         except BaseException as error:  # our own bug: the log and the handle must say so
-            self.error = error
+            self.error = self._crash = error
             self._note_crash(error)
         finally:
             self._end()
@@ -167,7 +168,7 @@ class Shell:
     async def _main(self) -> None:
         self._began_at, self._began = self.state.at, self.loop.time()
         if isinstance(self.loop, VirtualLoop):
-            self.loop.before_blocking = self.log.flush
+            self.loop.before_blocking = self._flush
         while self._crash is None:
             inputs, self._inbox = self._inbox, []
             self._turn(inputs)
@@ -176,51 +177,64 @@ class Shell:
             if not self._inbox:
                 self._wake.clear()
                 await self._wake.wait()
-        await self.written()
-        await self._cancelled()
+        while self._unwritten and self._crash is None:
+            await asyncio.sleep(0)
         if self._crash is not None:
             raise self._crash
 
     def _turn(self, inputs: list[on.Input]) -> None:
-        entries = self._digest(inputs)
+        self._digest(inputs)
         while events := plan(self.state, self.at(), self.rules):
-            entries += self._applied(events, self.at())
-        self._append(entries)
+            self._enter(events, self.at())
 
-    def _digest(self, inputs: list[on.Input]) -> list[Entry]:
+    def _digest(self, inputs: list[on.Input]) -> list[Event]:
+        """Decide and apply inputs in order, up to one that ends the run; returns their events."""
         at = self.at()
         if self.recorded is not None and inputs:
             self.recorded.append((at, inputs))
-        entries: list[Entry] = []
+        events: list[Event] = []
         for given in inputs:
-            entries += self._applied(decide(self.state, given, at, self.rules), at)
-        return entries
+            running = self.state.status != "stopped"
+            decided = decide(self.state, given, at, self.rules)
+            self._enter(decided, at)
+            events += decided
+            if running and self.state.status == "stopped":
+                break
+        return events
 
-    def _applied(self, events: list[Event], at: float) -> list[Entry]:
-        entries = [Entry(self.state.seq + i, at, event) for i, event in enumerate(events, 1)]
-        for entry in entries:
-            apply(self.state, entry)
-        return entries
-
-    def _append(self, entries: list[Entry]) -> None:
-        """Queue entries for the log; all of one turn of the loop are written in one transaction, and then acted upon."""
-        if entries and not self._unwritten:
+    def _enter(self, events: list[Event], at: float) -> None:
+        """Apply events and queue them for the log: all of one turn of the loop are written in one transaction, then acted upon."""
+        if events and not self._unwritten:
             self.loop.call_soon(self._write)
-        self._unwritten += entries
+        for event in events:
+            entry = Entry(self.state.seq + 1, at, event)
+            apply(self.state, entry)
+            self._unwritten.append(entry)
 
     def _write(self) -> None:
+        if self._crash is not None:
+            return
         entries, self._unwritten = self._unwritten, []
         try:
             self.log.append(entries)
         except Exception as error:  # disk full, file gone: the run cannot go on, and must say so
-            self._crash = error
-            self._wake.set()
-            return
+            return self._log_failed(error)
         for entry in entries:
             self._act(entry.event)
+        self._arm_deadline()
         for event in (self._written, self._change):
             event.set()
             event.clear()
+
+    def _flush(self) -> None:
+        try:
+            self.log.flush()
+        except Exception as error:
+            self._log_failed(error)
+
+    def _log_failed(self, error: Exception) -> None:
+        self._crash = self._log_failure = error
+        self.loop.call_soon_threadsafe(self._wake.set)  # also from inside the selector
 
     def _act(self, event: Event) -> None:
         match event:
@@ -231,21 +245,25 @@ class Shell:
                 if (task := self._tasks.get(job)) is not None:
                     task.cancel()
             case ev.RunStarted() | ev.RunResumed():
-                self._arm_deadline()
-                self.log.flush()
+                self._flush()
                 self.begun.set()
             case ev.SettingChanged(knob, _, new):
                 if knob == "concurrency":
                     self.gateway.resize(int(new))
-                elif knob == "budget":
-                    self._arm_deadline()
             case _:
                 pass
 
     def _arm_deadline(self) -> None:
-        seconds = self.state.budget.get("seconds")
-        if seconds is not None:
-            self.loop.call_later(max(0.0, seconds - self.at()), self._wake.set)
+        """Wake at the deadline; but not from a pause on virtual time, where nothing else happens and it would be now."""
+        state = self.state
+        idle = state.status == "paused" and not any(job.stepped for job in state.jobs.values())
+        wanted = None if idle and isinstance(self.loop, VirtualLoop) else state.budget.get("seconds")
+        if wanted == self._deadline_s:
+            return
+        self._deadline_s = wanted
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if wanted is None else self.loop.call_later(max(0.0, wanted - self.at()), self._wake.set)
 
     async def _work(self, job_id: str) -> None:
         OWNER.set((self, job_id))
@@ -254,21 +272,24 @@ class Shell:
         try:
             self.post(on.JobDone(job_id, dict(await self.worker.work(job.stage, bench))))
         except Trouble as error:
-            self.post(on.JobBroke(job_id, error.kind, str(error), error.raw, error.again))
+            self.post(on.JobBroke(job_id, str(error.kind), words(error), str(error.raw), error.again))
         except BudgetSpent as error:
-            self.post(on.JobBroke(job_id, "budget", str(error)))
+            self.post(on.JobBroke(job_id, "budget", words(error)))
         except ModelError as error:
-            self.post(on.JobBroke(job_id, error.kind, str(error), getattr(error, "raw", "")))
-        except Exception as error:
+            self.post(on.JobBroke(job_id, error.kind, words(error), str(getattr(error, "raw", ""))))
+        except asyncio.CancelledError:
+            self.post(on.JobBroke(job_id, "error", "it cancelled itself"))  # cancelled by us: its job has ended, and this is nothing
+            raise
+        except BaseException as error:  # also SystemExit and its like of a user's proposer
             where = traceback.extract_tb(error.__traceback__)[-1]
-            message = f"{type(error).__name__}: {error} (at {where.name}, line {where.lineno})"
+            message = f"{type(error).__name__}: {words(error)} (at {where.name}, line {where.lineno})"
             self.post(on.JobBroke(job_id, "error", message))
         finally:
             self._tasks.pop(job_id, None)
 
     async def _cancelled(self) -> None:
-        """Cancel what still runs and wait for it, a second at most."""
-        tasks = list(self._tasks.values())
+        """Cancel what still runs (jobs, calls of threads, steps) and wait for it, a second at most."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -280,16 +301,23 @@ class Shell:
                     await asyncio.wait_for(close(), STOP_S)
 
     def _note_crash(self, error: BaseException) -> None:
+        """End the run in the log; but never after a gap in it: what could not be written leaves a log that a resume can take up."""
+        if self._log_failure is not None:
+            return
+        stop = on.Stop("error", f"the engine failed: {type(error).__name__}: {words(error)}", self.places.held_by_threads())
         with contextlib.suppress(Exception):
-            reason = f"the engine failed: {type(error).__name__}: {error}"
-            self.log.append([*self._unwritten, *self._applied([ev.RunStopped("error", reason)], self.at())])
+            self._enter(decide(self.state, stop, self.at(), self.rules), self.at())
+        with contextlib.suppress(Exception):
+            self.log.append(self._unwritten)
 
     def _end(self) -> None:
         WATCH.end(self)
         self.places.close()
-        with contextlib.suppress(Exception):
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        for ending in (self._cancelled, self.loop.shutdown_asyncgens):
+            with contextlib.suppress(BaseException):
+                self.loop.run_until_complete(ending())
         with contextlib.suppress(Exception):
             self.log.close()
         self.loop.close()
+        self.begun.set()
         self.done.set_result(None)

@@ -71,8 +71,9 @@ class Limits:
         if not isinstance(self.retries, int) or self.retries < 0:
             raise SetupError(f"Limits(retries=…): expected an integer of at least 0; got {self.retries!r}")
         for name in ("deadline_s", "backoff_s"):
-            if not getattr(self, name) > 0:
-                raise SetupError(f"Limits({name}=…): expected a number of seconds above 0; got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0:
+                raise SetupError(f"Limits({name}=…): expected a number of seconds above 0; got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +157,19 @@ class Gateway:
         try:
             await ledger.recorded()
             async with asyncio.timeout(self.limits.deadline_s):
-                reply = await line.model.complete(request)
+                reply = _checked(line.model, await line.model.complete(request))
         except TimeoutError as error:
             late = Transient(f"no answer within the deadline of {self.limits.deadline_s:g} s")
             ledger.end(call, TimeoutError(str(late)))
             line.endpoint.overloaded(sent_at, loop.time(), 0.0, "a deadline was missed")
             raise late from error
         except BaseException as error:
-            ledger.end(call, error)
-            self._note(line.endpoint, error, sent_at, loop.time())
-            raise
+            told = error if isinstance(error, ModelError) or _from_outside(error) else _broken(line.model, error)
+            ledger.end(call, told)
+            self._note(line.endpoint, told, sent_at, loop.time())
+            if told is error:
+                raise
+            raise told from error
         ledger.end(call, reply)
         line.endpoint.answered()
         return reply
@@ -236,3 +240,20 @@ class Gateway:
             return None
         _, role, line = min(heads, key=lambda head: head[0])
         return role, line
+
+
+def _checked(model: LLM, reply: object) -> Reply:
+    if not isinstance(reply, Reply) or not isinstance(reply.text, str):
+        raise BadReply(f"{type(model).__name__}.complete: expected a lab.Reply with a text; it returned {type(reply).__name__}")
+    return reply
+
+
+def _from_outside(error: BaseException) -> bool:
+    """Whether this is a cancellation of the task that runs, and not something a backend raised."""
+    task = asyncio.current_task()
+    return isinstance(error, (asyncio.CancelledError, GeneratorExit)) and (task is None or task.cancelling() > 0)
+
+
+def _broken(model: LLM, error: BaseException) -> Transient:
+    """A backend that raised what it should not: its own trouble, never the candidate's."""
+    return Transient(f"{type(model).__name__}.complete raised {type(error).__name__}: {error}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from math import isfinite
 from types import CodeType
 from typing import Any
 
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.policies.schedule import SCHEDULES, Batched, Pipelined, Sequential
-from flashevolve_lab.policies.staleness import STALENESS, Full, Guarded
+from flashevolve_lab.policies.staleness import STALENESS, Full, Guarded, Reflective
 
 BUILT_IN: Mapping[str, type] = {**SCHEDULES, **STALENESS}
 
@@ -18,7 +19,7 @@ BUILT_IN: Mapping[str, type] = {**SCHEDULES, **STALENESS}
 def describe(policy: object) -> dict[str, Any]:
     """A policy as JSON-able facts: its class name, its fields, and for a user's own a hash of its code (so an edit is a change)."""
     values = {f.name: getattr(policy, f.name) for f in fields(policy)} if is_dataclass(policy) else {}
-    facts = {"name": type(policy).__name__, **{k: v for k, v in values.items() if _plain(v)}}
+    facts = {"name": type(policy).__name__, **{k: _jsonable(v) for k, v in values.items() if _plain(v)}}
     return facts if type(policy) in BUILT_IN.values() else {**facts, "code": _code(type(policy))}
 
 
@@ -77,10 +78,15 @@ def _key(described: Any) -> str:
     return repr(sorted(described.items()))
 
 
+def _jsonable(value: object) -> object:
+    """JSON knows no infinity and no NaN."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
 def _plain(value: object) -> bool:
     return value is None or isinstance(value, (str, int, float, bool))
 
 
 __all__ = [
-    "BUILT_IN", "SCHEDULES", "STALENESS", "Batched", "Full", "Guarded", "Pipelined", "Policies", "Sequential", "describe",
+    "BUILT_IN", "SCHEDULES", "STALENESS", "Batched", "Full", "Guarded", "Pipelined", "Policies", "Reflective", "Sequential", "describe",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What to do with a stale item: accept, update, (later) patch, or discard.
+"""What to do with a stale item: accept, update, patch, or discard.
 
 Pure judgements on a `StaleItem`, each with a reason in words. A policy of your own is a frozen dataclass with one method,
 ``judge(item) -> Verdict``; it works from a notebook cell at once. Anything that needs a model is a stage, never a policy.
@@ -55,4 +55,41 @@ class Guarded:
         return Verdict(self.beyond, beyond)
 
 
-STALENESS = {"Full": Full, "Guarded": Guarded}
+@dataclass(frozen=True, slots=True)
+class Reflective:
+    """Let a model read what is stale and say what becomes of it (the paper's Reflective Async): action ``patch``.
+
+    Args:
+        min_gap: Gaps below this are accepted as they are, ≥ 1.
+        untouched: Accept, at any gap, what nothing committed since has touched: there is nothing to reconcile.
+        saturated: What to do instead when the server is full (``"update"``, ``"discard"`` or ``"patch"`` all the same).
+        queue: Stale items that may wait for the patch stage before it counts as full, ≥ 1.
+    """
+
+    min_gap: int = 1
+    untouched: bool = True
+    saturated: Literal["patch", "update", "discard"] = "update"
+    queue: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("min_gap", "queue"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SetupError(f"Reflective({name}=…): expected an integer of at least 1; got {value!r}")
+        if self.saturated not in ("patch", "update", "discard"):
+            raise SetupError(f"Reflective(saturated=…): expected 'patch', 'update' or 'discard'; got {self.saturated!r}")
+
+    def judge(self, item: StaleItem) -> Verdict:
+        """By what has changed since, not by the gap alone; at commit, what is validated stands."""
+        if item.where == "commit":
+            return Verdict("accept", f"gap {item.gap}, but it is validated")
+        if item.gap < self.min_gap:
+            return Verdict("accept", f"gap {item.gap} is below {self.min_gap}")
+        if self.untouched and not (item.touched or item.superseded):
+            return Verdict("accept", f"gap {item.gap}, but nothing it was made from has changed")
+        if item.patching >= self.queue:
+            return Verdict(self.saturated, f"gap {item.gap}, and {item.patching} others wait for the patch stage")
+        return Verdict("patch", f"gap {item.gap}: a model reads it against what was committed since")
+
+
+STALENESS = {"Full": Full, "Guarded": Guarded, "Reflective": Reflective}

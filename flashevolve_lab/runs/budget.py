@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from flashevolve_lab.errors import SetupError
+from flashevolve_lab.llm import LLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +42,12 @@ class Budget:
     def limits(self) -> dict[str, float]:
         """The limits that were given."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+def check_prices(models: Iterable[LLM]) -> None:
+    """Raises `SetupError` when dollars cannot be counted."""
+    for model in models:
+        if getattr(model, "price", None) is None:
+            raise SetupError(
+                f"budget: dollars need a price: lab.OpenAI(…, price=(input, output) per million tokens) for {model!r}"
+            )

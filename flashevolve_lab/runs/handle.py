@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.core import Entry, RunState
 from flashevolve_lab.core import inputs as on
+from flashevolve_lab.core.events import JobStarted
 from flashevolve_lab.errors import RunError, SetupError
 from flashevolve_lab.policies import Policies
+from flashevolve_lab.runs.budget import Budget, check_prices
 from flashevolve_lab.runs.knobs import recorded
 from flashevolve_lab.runs.status import Best, Status, best_of, status_of
 from flashevolve_lab.store import Reader
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
 
     from flashevolve_lab.engine import Shell
     from flashevolve_lab.plots import Figures
+    from flashevolve_lab.widgets import Dashboard
 
 _FAILED = ("failures", "error")
 
 
 class Run:
     """One run. Returned by `start` (being executed in this process) and by `open` (read from its file)."""
+
+    _dashboard: Dashboard | None = None  # made when first shown, see `runs.showing`
 
     def __init__(self, path: Path, shell: Shell | None = None, policies: Policies | None = None) -> None:
         self.path = path
@@ -65,13 +70,16 @@ class Run:
     @property
     def status(self) -> Status:
         """State, stop reason, proposals, scores and what was spent, now."""
-        state = self.state
-        return status_of(state, self.name, self._alive())
+        with self._lock:
+            self._read()
+            return status_of(self._state, self.name, self._alive())
 
     @property
     def best(self) -> Best | None:
         """The committed artifact with the highest mean validation score; None before the seed is scored."""
-        return best_of(self.state)
+        with self._lock:
+            self._read()
+            return best_of(self._state)
 
     def frame(self, name: str = "jobs") -> pd.DataFrame:
         """A table of the log so far: jobs, calls, artifacts, items, staleness, budget, settings, slots, scores, failures, …"""
@@ -93,6 +101,16 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.status}>"
 
+    def _ipython_display_(self) -> None:
+        from flashevolve_lab.runs.showing import display_run
+
+        display_run(self)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from flashevolve_lab.runs.showing import static_bundle
+
+        return static_bundle(self)
+
     def _read(self) -> list[Entry]:
         fresh = self._reader.entries(after=self._state.seq)
         self._state.apply_all(fresh)
@@ -100,7 +118,7 @@ class Run:
         return self._entries
 
     def _alive(self) -> bool:
-        return (self._shell is not None and not self._shell.done.done()) or self._reader.being_written
+        return self._reader.being_written if self._shell is None else not self._shell.done.done()
 
     # --- what live views use (see `widgets.live`) --------------------------------------------------------------------------
 
@@ -140,12 +158,15 @@ class Run:
             SetupError: an unknown knob or a value it does not accept; nothing was changed.
         """
         shell = self._live()
-        shell.send(on.SetKnobs(recorded(knobs, self._policies, shell.worker.graph.names), "user", why))
+        budget = knobs.get("budget")
+        if isinstance(budget, Budget) and budget.dollars is not None:
+            check_prices(shell.gateway.models)
+        shell.send(on.SetKnobs(recorded(knobs, self._policies, shell.worker.graph.names), "user", str(why)))
         return self
 
     def stop(self, reason: str = "stopped by the user") -> Run:
         """End the run: finished work is kept, the rest is cancelled within a second. Does not wait."""
-        self._live().stop(reason)
+        self._live().stop(str(reason))
         return self
 
     def judge(self, item: str, action: str, *, reason: str = "decided by hand") -> Run:
@@ -203,15 +224,17 @@ class Run:
         stages = shell.worker.graph.names
         if stage is not None and stage not in stages:
             raise SetupError(f"step(stage=…): there is no stage {stage!r}; the stages are {', '.join(stages)}")
-        if not isinstance(n, int) or n < 1:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise SetupError(f"step(n): expected an integer of at least 1; got {n!r}")
+        seen = self.state.seq
         stepping = asyncio.run_coroutine_threadsafe(shell.step(n, stage or ""), shell.loop)
         either: list[concurrent.futures.Future[Any]] = [stepping, shell.done]
         concurrent.futures.wait(either, timeout, concurrent.futures.FIRST_COMPLETED)
         if not stepping.done() and not shell.done.done():
             raise TimeoutError(f"the step took longer than {timeout} s; it goes on")
-        before = stepping.result() if stepping.done() else 0
-        return [entry for entry in self.entries if entry.seq > before]
+        before = stepping.result() if stepping.done() and not stepping.cancelled() else seen  # the run ended meanwhile
+        written = [entry for entry in self.entries if entry.seq > before]
+        return written if any(isinstance(entry.event, JobStarted) for entry in written) else []
 
     def step_soon(self, n: int = 1, stage: str = "") -> Run:
         """Like `step`, but returns at once."""
@@ -239,9 +262,10 @@ class Run:
 
     def _ended(self) -> Status:
         status = self.status
-        if status.kind in _FAILED:
-            cause = self._shell.error if self._shell else None
-            raise RunError(f"{status.reason}. What was finished is kept in {self.path}") from cause
+        cause = self._shell.error if self._shell else None
+        if status.kind in _FAILED or cause is not None:
+            reason = status.reason or f"the log could not be written: {type(cause).__name__}: {cause}"
+            raise RunError(f"{reason}. What was finished is kept in {self.path}") from cause
         return status
 
     def _live(self) -> Shell:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import json
 import re
 import warnings
 import weakref
@@ -24,7 +25,7 @@ from flashevolve_lab.engine import Clock, Scaled, Shell, Virtual, Wall
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.llm import LLM, Limits
 from flashevolve_lab.policies import Guarded, Pipelined, Policies
-from flashevolve_lab.runs.budget import Budget
+from flashevolve_lab.runs.budget import Budget, check_prices
 from flashevolve_lab.runs.handle import Run
 from flashevolve_lab.runs.knobs import recorded
 from flashevolve_lab.store import Writer
@@ -43,6 +44,7 @@ def start(
     llm: LLM | Sequence[LLM],
     budget: Budget,
     reflection_llm: LLM | Sequence[LLM] | None = None,
+    patch_llm: LLM | Sequence[LLM] | None = None,
     schedule: Any = None,
     staleness: Any = None,
     slots: Mapping[str, int] | None = None,
@@ -63,6 +65,7 @@ def start(
             several servers, a call goes to the one with the most room.
         budget: What may be spent; never exceeded.
         reflection_llm: The model that proposes.
+        patch_llm: The model that rewrites stale artifacts; by default the one that proposes.
         schedule: `Sequential`, `Batched(p, n)` or `Pipelined(depth)` (the default, depth 16).
         staleness: `Full`, `Guarded(max_gap)` (the default, 8), or an object with ``judge(item)``.
         slots: Worker slots by stage; by default as many as the schedule's depth.
@@ -80,8 +83,9 @@ def start(
     algorithm = GEPA() if algorithm is None else algorithm
     clock = Wall() if clock is None else clock
     limits = Limits() if limits is None else limits
-    models = {"task": listed(llm), "reflection": listed(llm if reflection_llm is None else reflection_llm)}
+    models = roles(llm, reflection_llm, patch_llm)
     _check_arguments(task, algorithm, models, budget, limits, clock, seed)
+    check_patience(sample_timeout_s)
     worker = algorithm.bind(task, seed)
     forecast, few = _forecast(algorithm, task, budget)
     check_models(models)
@@ -102,6 +106,7 @@ def start(
         llm={role: [model.describe() for model in of_role] for role, of_role in models.items()},
         lab=_version(),
     )
+    _check_recordable(started)
     shell = Shell(
         worker=worker,
         task=task,
@@ -129,8 +134,16 @@ def set_going(shell: Shell, path: Path, policies: Policies, first: Sequence[on.I
     return Run(path, shell, policies)
 
 
-def listed(llm: LLM | Sequence[LLM]) -> tuple[LLM, ...]:
-    """One model or several, as a tuple."""
+def roles(
+    llm: LLM | Sequence[LLM], reflection_llm: LLM | Sequence[LLM] | None, patch_llm: LLM | Sequence[LLM] | None
+) -> dict[str, tuple[LLM, ...]]:
+    """Role → its models; a role that was not given uses the model of the one before."""
+    reflection = llm if reflection_llm is None else reflection_llm
+    patch = reflection if patch_llm is None else patch_llm
+    return {"task": _listed(llm), "reflection": _listed(reflection), "patch": _listed(patch)}
+
+
+def _listed(llm: LLM | Sequence[LLM]) -> tuple[LLM, ...]:
     return tuple(llm) if isinstance(llm, Sequence) and not isinstance(llm, str) else (llm,)
 
 
@@ -152,10 +165,22 @@ def _check_arguments(
             raise SetupError(f"llm for the role {role!r}: expected {expected}; got {model!r}")
         if not isinstance(clock, Wall) and not model.describe().get("simulated"):
             raise SetupError(f"clock: {type(clock).__name__}() needs lab.Simulated(…); {model!r} answers in real time")
-        if budget.dollars is not None and getattr(model, "price", None) is None:
-            raise SetupError(
-                f"budget: dollars need a price: lab.OpenAI(…, price=(input, output) per million tokens) for {model!r}"
-            )
+    if budget.dollars is not None:
+        check_prices(model for of_role in models.values() for model in of_role)
+
+
+def check_patience(sample_timeout_s: Any) -> None:
+    """Raises `SetupError` when it is no number of seconds."""
+    if not isinstance(sample_timeout_s, (int, float)) or not sample_timeout_s > 0:
+        raise SetupError(f"sample_timeout_s: expected a number of seconds above 0; got {sample_timeout_s!r}")
+
+
+def _check_recordable(started: RunStarted) -> None:
+    """What the algorithm, its proposer and the models say of themselves goes into the log."""
+    try:
+        json.dumps([started.algorithm, started.llm, started.settings], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SetupError(f"describe(): what a model or a proposer says of itself must be plain JSON; {error}") from error
 
 
 def _forecast(algorithm: Plan, task: Task, budget: Budget) -> tuple[str, bool]:
@@ -178,6 +203,10 @@ def check_models(models: Mapping[str, Sequence[LLM]]) -> None:
         for model in {id(m): m for of_role in models.values() for m in of_role}.values():
             try:
                 await model.check()
+            except Exception as error:
+                if isinstance(error, SetupError):
+                    raise
+                raise SetupError(f"llm: {model!r} is not ready: {type(error).__name__}: {error}") from error
             finally:
                 if hasattr(model, "aclose"):
                     await model.aclose()
@@ -188,7 +217,7 @@ def check_models(models: Mapping[str, Sequence[LLM]]) -> None:
 
 def _path(name: str | None, task: str, folder: Path) -> Path:
     if name is not None:
-        if not re.fullmatch(r"[\w.\- ]+", name):
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.\- ]+", name):
             raise SetupError(f"name: expected letters, digits, spaces, '.', '-' and '_'; got {name!r}")
         path = folder / f"{name}.sqlite"
         if path.exists():

@@ -35,8 +35,8 @@ def list_runs(folder: str | Path = FOLDER) -> pd.DataFrame:
 def _row(path: Path) -> dict[str, Any]:
     try:
         run = Run(path)
+        status, started = run.status, run.state.started
     except LogError as error:
         return {"run": path.stem, "state": "unreadable", "reason": str(error), "path": str(path)}
-    status, started = run.status, run.state.started
     facts = {name: getattr(status, name, None) for name in COLUMNS}
     return {**facts, "created": started.created if started else "", "path": str(path)}

@@ -22,7 +22,7 @@ from flashevolve_lab.policies import Policies
 from flashevolve_lab.runs.budget import Budget
 from flashevolve_lab.runs.handle import Run
 from flashevolve_lab.runs.knobs import recorded
-from flashevolve_lab.runs.launch import check_models, listed, log_of, set_going
+from flashevolve_lab.runs.launch import check_models, log_of, roles, set_going
 from flashevolve_lab.store import Reader
 from flashevolve_lab.tasks import Task
 
@@ -34,6 +34,7 @@ def resume(
     llm: LLM | Sequence[LLM],
     algorithm: Plan | None = None,
     reflection_llm: LLM | Sequence[LLM] | None = None,
+    patch_llm: LLM | Sequence[LLM] | None = None,
     budget: Budget | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
@@ -45,7 +46,7 @@ def resume(
     Args:
         path: The run's file.
         task: The same task again (a log cannot hold functions); its data and seed are compared by fingerprint.
-        llm, reflection_llm: The models again (a log holds no keys).
+        llm, reflection_llm, patch_llm: The models again (a log holds no keys).
         algorithm: Needed again when it was not a plain `GEPA` (a proposer or a prompt of your own).
         budget: A larger budget, for a run that had spent its own.
         limits, clock, sample_timeout_s: As for `start`; the clock must be of the kind the run began with.
@@ -62,7 +63,7 @@ def resume(
         raise SetupError(f"{path} has no run in it: start a new one")
     algorithm = _algorithm(started, algorithm)
     _compare(started, task, clock)
-    models = {"task": listed(llm), "reflection": listed(llm if reflection_llm is None else reflection_llm)}
+    models = roles(llm, reflection_llm, patch_llm)
     worker = algorithm.bind(task, started.seed)
     policies = Policies()
     changes = recorded(knobs | ({"budget": budget} if budget else {}), policies, worker.graph.names)
@@ -94,7 +95,7 @@ def _folded(path: Path) -> RunState:
 
 def _algorithm(started: RunStarted, given: Plan | None) -> Plan:
     """The run's algorithm: as given, or rebuilt when it is a plain GEPA; it must describe itself as recorded."""
-    facts = {k: v for k, v in started.algorithm.items() if k not in ("name", "proposer")}
+    facts = {k: v for k, v in started.algorithm.items() if k not in ("name", "proposer", "patcher")}
     algorithm = given if given is not None or started.algorithm.get("name") != "GEPA" else GEPA(**facts)
     if algorithm is None or algorithm.describe() != dict(started.algorithm):
         now = algorithm.describe() if algorithm else None

@@ -50,9 +50,12 @@ class Writer:
             raise LogError(f"{self.path} exists already: choose another name, or lab.open / lab.resume it")
         if not create:
             _check_whole(self.path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+        except (OSError, sqlite3.OperationalError) as error:
+            raise LogError(f"cannot write {self.path} ({error}): choose another folder=…") from error
         self._db.execute("PRAGMA synchronous=NORMAL")
         if create:
             self._db.executescript(_TABLES)
@@ -97,10 +100,14 @@ class Writer:
 
     def close(self) -> None:
         """Write what waits, say that nobody writes any more, and close."""
-        self.flush()
-        self._set("writer", "")
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._db.close()
+        try:
+            self.flush()
+        finally:
+            try:
+                self._set("writer", "")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._db.close()
 
     def _set(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
@@ -142,7 +149,10 @@ class Reader:
         self._db.close()
 
     def _body(self, text: str) -> Any:
-        body = json.loads(text)
+        try:
+            body = json.loads(text)
+        except (TypeError, ValueError) as error:  # a cut file may give back rows without their text
+            raise _damaged(self.path, error) from error
         return self._grown(body) if _MARKED in text else body
 
     def _grown(self, value: Any) -> Any:

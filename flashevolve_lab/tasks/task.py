@@ -132,6 +132,8 @@ class Task:
             _check_examples(name, getattr(self, name))
         for name, signature in (("program", "(components, example, llm)"), ("metric", "(example, output)")):
             _check_callable(name, getattr(self, name), signature)
+        _check_callable("show", self.show, "(example)")
+        _check_values(self.name, self.perfect, self.worst)
         if isinstance(self.program, Prompt):
             _check_prompt(self.program, self.components, self.train, self.val)
 
@@ -143,8 +145,17 @@ class Task:
 
     def fingerprint(self) -> dict[str, str]:
         """Hashes by which a resume recognises the same task: its train set, its validation set and its seed."""
-        digest = {name: _digest([self.show(e) for e in getattr(self, name)]) for name in ("train", "val")}
+        digest = {name: _digest(self._shown(name)) for name in ("train", "val")}
         return {**digest, "seed": _digest(sorted(self.components.items())), "name": self.name}
+
+    def _shown(self, split: str) -> list[str]:
+        texts: list[str] = []
+        for i, example in enumerate(getattr(self, split)):
+            try:
+                texts.append(self.show(example))
+            except Exception as error:
+                raise SetupError(f"show: it fails on {split} example {i}: {type(error).__name__}: {error}") from error
+        return texts
 
 
 def shown(example: Example) -> str:
@@ -204,6 +215,15 @@ def _check_callable(name: str, function: Any, signature: str) -> None:
         parameters.bind(*[None] * (signature.count(",") + 1))
     except TypeError as error:
         raise SetupError(f"{name}: expected a function {signature}; this one has the signature {parameters}") from error
+
+
+def _check_values(name: Any, perfect: Any, worst: Any) -> None:
+    if not isinstance(name, str):
+        raise SetupError(f"name: expected a text; got {name!r}")
+    if not isinstance(perfect, (int, float)) or math.isnan(perfect):
+        raise SetupError(f"perfect: expected a number; got {perfect!r}")
+    if not isinstance(worst, (int, float)) or not math.isfinite(worst):
+        raise SetupError(f"worst: expected a finite number; got {worst!r}")
 
 
 def _check_prompt(program: Prompt, components: Components, *splits: Sequence[Example]) -> None:

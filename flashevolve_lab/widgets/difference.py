@@ -36,14 +36,14 @@ _WORD = re.compile(r"([\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9ff
 class Difference:
     """Both sides in segments: what is the ``"same"`` and what is there ``"only"``.
 
-    ``gone``, ``new``: words that only the old, only the new text has. ``whole``: a part was too large to compare and is
+    ``gone``, ``added``: words that only the old, only the new text has. ``whole``: a part was too large to compare and is
     shown as different as a whole.
     """
 
     old: tuple[Segment, ...]
     new: tuple[Segment, ...]
     gone: int
-    new_words: int
+    added: int
     whole: bool = False
 
     @property
@@ -66,17 +66,13 @@ def difference(old: str, new: str) -> Difference:
     runs = list(_without_islands(list(_joined(aligner.runs())), len(a), len(b)))
     shared = sum(n for _, _, n in runs)
     sides = _sides(a, b, runs)
-    return Difference(sides[0], sides[1], _count(a) - shared, _count(b) - shared, aligner.whole)
+    return Difference(sides[0], sides[1], len(a) - shared, len(b) - shared, aligner.whole)
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, Difference]:
     """Component by component; one that a side lacks is empty there."""
     names = [*new, *(name for name in old if name not in new)]
     return {name: difference(old.get(name, ""), new.get(name, "")) for name in names}
-
-
-def _count(words: Sequence[tuple[str, str]]) -> int:
-    return len(words)
 
 
 class _Aligner:

@@ -76,6 +76,7 @@ REFUSED = {
     "two blocks with words between": (f"{block('One.')}\nor\n{block('Two.', 'text')}", "ambiguous"),
     "a bare example inside splits the block": (block("Say:\n```\nhi\n```\nbye"), "ambiguous"),
     "two one-line blocks": ("```One.```\n```Two.```", "ambiguous"),
+    "an unopened closing tag inside the text": (block("End with </think>\n```\nBe brief.", fence="````"), "unclosed"),
     "a block and an open fence": (f"{block('One.')}\n```\nTwo", "unclosed"),
 }
 

@@ -13,6 +13,7 @@ What is reported, as median and min–max over the seeds
 - slots busy: the server's time average of requests in service inside the window. The window opens when as many reflections have been
   answered as the system keeps in flight, and closes when the last reflection arrives. Both are seen by the server alone.
 - best: highest mean validation score, at the largest number of metric calls that every system of that seed reached.
+- passed, unaffordable: children that passed the gate when the budget no longer covered their validation (ours only: gepa overspends).
 - to seq: seconds until the final score of sequential gepa (same seed) was reached.
 - CPU: of the system's process (user and system), HTTP client included, interpreter start and imports not.
 
@@ -184,9 +185,12 @@ def measure(system: System, served: Served, order: Mapping[str, Any], seed: int)
     sent |= {"n_train": N_TRAIN, "n_val": N_VAL, "minibatch": MINIBATCH}
     sent["cap_s"] = order["cap_s"] if system.nominal < 200 else None
     script = [str(HERE / "gepa_driver.py")] if system.depth is None else [str(HERE / "throughput.py"), "--order"]
-    done = subprocess.run([sys.executable, *script, json.dumps(sent)], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([sys.executable, *script, json.dumps(sent)], stdout=subprocess.PIPE, text=True)
     stats = served.ask("/stats")
-    row = {"system": system.name, "width": system.width, "seed": seed, **json.loads(done.stdout.splitlines()[-1])}
+    row: Row = {"system": system.name, "width": system.width, "seed": seed}
+    if done.returncode:  # its traceback is on stderr; the other systems go on
+        return {**row, "error": f"exit status {done.returncode}"}
+    row |= json.loads(done.stdout.splitlines()[-1])
     row["capped"] = row["metric_calls"] < 0.9 * order["metric_calls"]
     return {**row, **seen_by_server(stats, system.width), "proposals_per_min": 60 * row["proposals"] / row["seconds"]}
 
@@ -263,6 +267,7 @@ COLUMNS: Mapping[str, tuple[str | Callable[[Row], Any], str]] = {
     "ktokens": (lambda row: row["tokens"] / 1e3, ".0f"),
     "proposals": ("proposals", ".0f"),
     "accepted": ("accepted", ".0f"),
+    "passed, unaffordable": (lambda row: row.get("unaffordable", 0), ".0f"),
     "best at equal calls": ("best_at_equal", ".3f"),
     "best": ("best", ".3f"),
     "to seq, s": ("to_sequential_s", ".0f"),
@@ -281,11 +286,12 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 def show(table: Mapping[str, Mapping[str, Any]], capped: set[str]) -> None:
     """Print it, one line a figure and one column a system."""
+    print()
     width = max(18, *(len(name) + 1 for name in table))
-    print("".ljust(20) + "".join(f"{name + ('*' if name in capped else ''):>{width}}" for name in table))
+    print("".ljust(22) + "".join(f"{name + ('*' if name in capped else ''):>{width}}" for name in table))
     for column, (_, form) in COLUMNS.items():
         cells = (table[name][column] for name in table)
-        print(f"{column:20}" + "".join(f"{_cell(cell, form):>{width}}" for cell in cells))
+        print(f"{column:22}" + "".join(f"{_cell(cell, form):>{width}}" for cell in cells))
 
 
 def _cell(cell: Mapping[str, float] | None, form: str) -> str:
@@ -379,33 +385,47 @@ def main() -> int:
         for seed in range(given.seeds):
             for system in chosen:
                 rows.append(measure(system, served, order, seed))
-                last = rows[-1]
-                print(f"seed {seed} {system.name:18} {last['proposals_per_min']:6.1f}/min, busy {last['busy']}", flush=True)
+                print(told(rows[-1]), flush=True)
+                write(given.json, {"order": order, "rows": rows})
     return report(rows, order, given.json)
 
 
-def report(rows: list[Row], order: Mapping[str, Any], path: Path | None) -> int:
-    """Table, verdict and JSON."""
+def told(row: Row) -> str:
+    """One finished run in one line."""
+    name = f"seed {row['seed']} {row['system']:18}"
+    if "error" in row:
+        return f"{name} FAILED: {row['error']}"
+    busy = "-" if row["busy"] is None else f"{row['busy']:.1f}"
+    return f"{name} {row['proposals_per_min']:6.1f}/min, {busy} slots busy, {row['seconds']:.0f} s"
+
+
+def write(path: Path | None, measured: Mapping[str, Any]) -> None:
+    """Everything measured so far, so that a long run that is cut short leaves what it has."""
+    if path:
+        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
+        path.write_text(json.dumps({**measured, "machine": machine, "at": time.strftime("%F %T")}, indent=1))
+
+
+def report(measured: list[Row], order: Mapping[str, Any], path: Path | None) -> int:
+    """Table, verdict and JSON. A system that failed is left out of the table, and counts as a miss."""
+    failed = [row for row in measured if "error" in row]
+    baseless = {row["seed"] for row in failed if row["system"] == "gepa sequential"}
+    rows = [row for row in measured if "error" not in row and row["seed"] not in baseless]
+    if not rows:
+        print("MISSED: no seed has its baseline")
+        return 1
     compare(rows)
     table = summary(rows)
-    capped = {row["system"] for row in rows if row["capped"]}
-    print()
-    show(table, capped)
-    if capped:
+    show(table, {row["system"] for row in rows if row["capped"]})
+    if any(row["capped"] for row in rows):
         equal = sorted({row["equal_calls"] for row in rows})
-        print(
-            f"* stopped by time, not by the budget: its rates are comparable, and scores are compared at {equal} metric calls."
-        )
-    met = verdict(table, rows)
-    if path:
-        machine = {
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "load": os.getloadavg(),
-            "at": time.strftime("%F %T"),
-        }
-        path.write_text(json.dumps({"order": order, "machine": machine, "met": met, "summary": table, "rows": rows}, indent=1))
-    print("\n" + ("met" if met else "MISSED: no depth meets all three targets"))
+        print(f"* stopped by time, not by the budget: its rates compare; scores are compared at {equal} metric calls.")
+    met = verdict(table, rows) and not failed
+    write(path, {"order": order, "met": met, "summary": table, "rows": measured})
+    print(
+        "\n"
+        + ("met" if met else f"MISSED: {len(failed)} runs failed" if failed else "MISSED: no depth meets all three targets")
+    )
     return 0 if met else 1
 
 

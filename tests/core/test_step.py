@@ -560,7 +560,9 @@ def test_samples_that_fail_in_a_row_stop_the_run() -> None:
 def test_what_reaches_the_core_from_a_job_that_has_ended_is_ignored() -> None:
     run = seeded()
     job = run.job("make").id
-    call = next(e.call for e in run.give(inputs.CallWanted(job, "task", "k", 0, Spend(llm_calls=1))) if isinstance(e, CallStarted))
+    call = next(
+        e.call for e in run.give(inputs.CallWanted(job, "task", "k", 0, Spend(llm_calls=1))) if isinstance(e, CallStarted)
+    )
     run.finish("make", skip=True)
     late = [
         inputs.JobDone(job, {"skip": True}),
@@ -673,7 +675,9 @@ def test_work_that_the_rest_of_the_budget_does_not_cover_is_kept_as_unaffordable
     assert running(run, "test") == ["p1", "p2"], "two tests fit into five calls"
     for _ in range(2):
         job = run.job("test").id
-        run.turn(inputs.Scored(job, "a1", "val", 0, 1.0), inputs.Scored(job, "a1", "val", 1, 1.0), inputs.JobDone(job, {"score": 1}))
+        run.turn(
+            inputs.Scored(job, "a1", "val", 0, 1.0), inputs.Scored(job, "a1", "val", 1, 1.0), inputs.JobDone(job, {"score": 1})
+        )
     assert ends(run)["p3"] == "unaffordable"
     assert run.state.pool.version == 2
     assert run.state.stop is not None and run.state.stop.kind == "budget"
@@ -730,7 +734,11 @@ def test_a_stop_abandons_what_runs_keeps_its_items_in_order_and_is_the_last_even
     run.give(inputs.CallWanted(run.job("make").id, "task", "k", 0, Spend(llm_calls=1, tokens=5)))
     happened = run.turn(inputs.Stop("user", "enough", frozenset({"j2"})))
     assert happened[-1] == RunStopped("user", "enough")
-    assert [(e.job, e.still_running) for e in happened if isinstance(e, JobAbandoned)] == [("j3", False), ("j2", True), ("j1", False)]
+    assert [(e.job, e.still_running) for e in happened if isinstance(e, JobAbandoned)] == [
+        ("j3", False),
+        ("j2", True),
+        ("j1", False),
+    ]
     assert list(run.state.queues["make"]) == ["p1", "p2", "p3"]
     assert run.state.reserved.tokens == 0 and not run.state.calls
     assert run.turn(inputs.Stop("user", "again"), inputs.JobDone("j1", {})) == []

@@ -223,3 +223,8 @@ def scripted() -> type[Scripted]:
 @pytest.fixture
 def task_of() -> Callable[..., lab.Task]:
     return small_task
+
+
+@pytest.fixture
+def memory() -> type[Memory]:
+    return Memory

@@ -103,7 +103,15 @@ class Odd(BaseException):
     """Not an Exception: like those of pytest.fail and pytest.skip."""
 
 
-RAISED = [SystemExit(3), StopIteration("x"), KeyboardInterrupt(), Odd("odd"), asyncio.CancelledError(), ValueError("v"), StopAsyncIteration()]
+RAISED = [
+    SystemExit(3),
+    StopIteration("x"),
+    KeyboardInterrupt(),
+    Odd("odd"),
+    asyncio.CancelledError(),
+    ValueError("v"),
+    StopAsyncIteration(),
+]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "quick"])
@@ -259,7 +267,9 @@ def test_a_synchronous_program_asks_from_its_thread(world: Any, scripted: Any, t
     assert w.shell.state.spent.llm_calls > 2 * len(w.of(ev.SampleScored)) - 1
 
 
-def test_asking_from_the_engines_own_thread_is_an_error_that_says_what_to_do_instead_of_a_deadlock(world: Any, task_of: Any) -> None:
+def test_asking_from_the_engines_own_thread_is_an_error_that_says_what_to_do_instead_of_a_deadlock(
+    world: Any, task_of: Any
+) -> None:
     async def program(components: Any, example: Any, llm: Any) -> str:
         return str(llm.ask(example["input"]))
 
@@ -268,11 +278,15 @@ def test_asking_from_the_engines_own_thread_is_an_error_that_says_what_to_do_ins
 
 
 @pytest.mark.parametrize("clock", [lab.Wall(), lab.Virtual()], ids=["wall", "virtual"])
-def test_a_program_in_a_thread_may_run_the_async_call_on_a_loop_of_its_own(world: Any, scripted: Any, task_of: Any, clock: Any) -> None:
+def test_a_program_in_a_thread_may_run_the_async_call_on_a_loop_of_its_own(
+    world: Any, scripted: Any, task_of: Any, clock: Any
+) -> None:
     def program(components: Any, example: Any, llm: Any) -> str:
         return str(asyncio.run(llm.complete(example["input"], system=components["prompt"])).text)
 
-    w = world(scripted(task_s=0.001, reflect_s=0.001), task=task_of(program=program), clock=clock, budget={"metric_calls": 50}).run()
+    w = world(
+        scripted(task_s=0.001, reflect_s=0.001), task=task_of(program=program), clock=clock, budget={"metric_calls": 50}
+    ).run()
     assert w.end.kind == "budget"
     assert w.shell.state.pool.version > 1
 
@@ -310,20 +324,26 @@ HUNG = """
 
 @pytest.mark.parametrize("clock", ["Wall", "Virtual"])
 def test_a_hung_thread_is_abandoned_by_a_stop_and_does_not_keep_the_interpreter(clock: str) -> None:
-    done = alone(HUNG.replace("CLOCK", clock) + """
+    done = alone(
+        HUNG.replace("CLOCK", clock)
+        + """
     began = time.monotonic()
     status = run.stop("enough").wait(5)
     lost = [e.event for e in run.entries if type(e.event).__name__ == "JobAbandoned"]
     print(status.state, status.reason, time.monotonic() - began < 1.5, [e.still_running for e in lost])
-    """)
+    """
+    )
     assert done.stdout.strip() == "stopped enough True [True]", done.stderr
     assert done.returncode == 0
 
 
 def test_an_interpreter_that_ends_with_a_run_in_a_hung_thread_ends_and_the_log_says_why() -> None:
-    done = alone(HUNG.replace("CLOCK", "Wall") + """
+    done = alone(
+        HUNG.replace("CLOCK", "Wall")
+        + """
     print(folder)
-    """)
+    """
+    )
     assert done.returncode == 0, done.stderr
     run = lab.open(f"{done.stdout.strip()}/r.sqlite")
     assert run.status.state == "stopped"

@@ -12,7 +12,9 @@ from flashevolve_lab.policies import SCHEDULES, Batched, Pipelined, Sequential
 from flashevolve_lab.testing import schedule_contract
 
 
-@pytest.mark.parametrize("schedule", [Sequential(), Batched(), Batched(1, 1), Batched(8, 2), Pipelined(1), Pipelined(), Pipelined(500)])
+@pytest.mark.parametrize(
+    "schedule", [Sequential(), Batched(), Batched(1, 1), Batched(8, 2), Pipelined(1), Pipelined(), Pipelined(500)]
+)
 def test_every_built_in_schedule_keeps_the_contract(schedule: Schedule) -> None:
     schedule_contract(schedule)
 

@@ -45,7 +45,9 @@ def test_guarded_updates_beyond_its_gap_when_told_so() -> None:
 @pytest.mark.parametrize(
     ("paper", "superseded", "action"), [(False, False, "accept"), (False, True, "discard"), (True, False, "discard")]
 )
-def test_guarded_at_commit_discards_only_the_superseded_or_by_the_papers_rule(paper: bool, superseded: bool, action: str) -> None:
+def test_guarded_at_commit_discards_only_the_superseded_or_by_the_papers_rule(
+    paper: bool, superseded: bool, action: str
+) -> None:
     item = replace(ITEM, where="commit", score=0.6, superseded=superseded)
     assert Guarded(2, paper=paper).judge(item).action == action
     assert Guarded(2, beyond="update", paper=paper).judge(item).action == action
