@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {  # the only copy of the table (design §3); 
     "algorithms": {"policies", "llm", "tasks"},
     "engine": {"policies", "llm", "store", "sandbox", "algorithms", "tasks"},  # algorithms: only the seam `algorithms.bench`
     "plots": {"views", "policies"},
-    "widgets": {"views", "policies", "store"},
+    "widgets": {"views", "policies", "store", "plots"},  # plots: the one palette
     "runs": {"policies", "llm", "tasks", "algorithms", "engine", "store", "sandbox", "views", "plots", "widgets"},
     "testing": {"policies", "llm", "tasks", "algorithms", "engine", "store", "sandbox", "views", "runs"},
 }

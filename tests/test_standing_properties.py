@@ -80,6 +80,7 @@ class World:
     llm: Any = None
     task: Any = None
     minibatch: int = 2
+    log: Kept | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, timeout_s: float = 60.0) -> Ran:
@@ -87,7 +88,7 @@ class World:
         landscape = lab.IndependentRules(n_rules=10, p_improve=0.7, seed=self.seed)
         llm = self.llm or lab.Simulated(landscape, speed=self.speed, faults=self.faults, seed=self.seed)
         task = self.task or lab.simulated_task(landscape, n_train=24, n_val=8)
-        worker, policies, log = lab.GEPA(minibatch=self.minibatch).bind(task, self.seed), Policies(), Kept()
+        worker, policies, log = lab.GEPA(minibatch=self.minibatch).bind(task, self.seed), Policies(), self.log or Kept()
         shell = Shell(
             worker=worker,
             task=task,
@@ -416,6 +417,22 @@ def test_pausing_starts_nothing_and_what_is_in_flight_finishes() -> None:
     assert any(isinstance(event, CallFinished) and event.outcome == "ok" for event in between)
     assert not any(isinstance(event, (CallStarted, JobStarted, ItemMade)) for event in between)
     assert any(isinstance(event, JobStarted) for event in ran.events[continued.seq :])
+
+
+def test_what_is_sent_is_in_the_log_first() -> None:
+    log, sent = Kept(), 0
+
+    class Watching(lab.Simulated):
+        async def complete(self, request: lab.Request) -> lab.Reply:
+            nonlocal sent
+            sent += 1
+            begun = sum(isinstance(entry.event, CallStarted) for entry in log.entries)
+            assert begun >= sent, "a call that the log does not know"
+            return await super().complete(request)
+
+    ran = World(log=log, llm=Watching(lab.IndependentRules(n_rules=10, p_improve=0.7))).run()
+    assert sent == len(ran.of(CallStarted)) > 100
+    assert not ran.of(JobFailed)
 
 
 def test_lowering_slots_and_depth_kills_nothing() -> None:

@@ -218,7 +218,8 @@ class Shell:
         try:
             self.log.append(entries)
         except Exception as error:  # disk full, file gone: the run cannot go on, and must say so
-            return self._log_failed(error)
+            self._log_failed(error)
+            return
         for entry in entries:
             self._act(entry.event)
         self._arm_deadline()

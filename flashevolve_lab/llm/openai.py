@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
+from weakref import WeakKeyDictionary
 
 from flashevolve_lab.errors import BadReply, ModelError, RateLimited, Refused, SetupError, Transient
 from flashevolve_lab.llm.seam import Finish, Reply, Request
 
+RAW = 2000  # characters kept of an answer that cannot be used
 _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "content_filter": "filter"}
 
 
@@ -57,8 +60,7 @@ class OpenAI:
             raise SetupError(
                 "OpenAI(): no key. Set the environment variable OPENAI_API_KEY, or pass api_key=…, or a base_url=…"
             )
-        self._client: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()  # each run has a loop of its own
 
     def __repr__(self) -> str:
         return f"OpenAI({_public(self.base_url)!r}, model={self.model!r})"
@@ -75,23 +77,26 @@ class OpenAI:
             listed = await self._connected().get("/models", cast_to=object, options={"timeout": 10.0})
         except openai.NotFoundError:
             return  # a server without the listing
-        except openai.AuthenticationError as error:
-            raise SetupError(f"{_public(self.base_url)} refuses the key: set OPENAI_API_KEY or pass api_key=…") from error
+        except openai.AuthenticationError:
+            raise SetupError(f"{_public(self.base_url)} refuses the key: set OPENAI_API_KEY or pass api_key=…") from None
         except openai.APIStatusError as error:
             raise SetupError(f"{_public(self.base_url)} answers {error.status_code}: {self._clean(str(error))}") from None
         except openai.APIConnectionError as error:
             where = _public(self.base_url)
             raise SetupError(f"no server answers at {where}: start it, or correct base_url=…") from error
-        self._note_context(listed)
-        names = [m.get("id") for m in listed.get("data", []) if isinstance(m, dict)] if isinstance(listed, dict) else []
+        except ValueError:
+            raise SetupError(f"{_public(self.base_url)}: its list of models is not JSON; is base_url=… the API's address?") from None
+        models = _models(listed)
+        self._note_context(models)
+        names = [str(model.get("id")) for model in models]
         if names and self.model not in names:
-            raise SetupError(f"{_public(self.base_url)} has no model {self.model!r}; it has {', '.join(map(str, names[:20]))}")
+            has = self._clean(", ".join(names[:20]))
+            raise SetupError(f"{_public(self.base_url)} has no model {self.model!r}; it has {has}")
 
-    def _note_context(self, listed: Any) -> None:
+    def _note_context(self, models: Sequence[Mapping[str, Any]]) -> None:
         """vLLM tells a model's context in its listing."""
-        models = listed.get("data", []) if isinstance(listed, dict) else []
         for model in models:
-            if self.context_tokens is None and isinstance(model, dict) and model.get("id") == self.model:
+            if self.context_tokens is None and model.get("id") == self.model:
                 size = model.get("max_model_len")
                 self.context_tokens = size if isinstance(size, int) and size > 0 else None
 
@@ -99,43 +104,63 @@ class OpenAI:
         """One attempt."""
         import openai
 
+        body = self._body(request)
         try:
-            answer = await self._connected().post("/chat/completions", cast_to=object, body=self._body(request))
+            answer = await self._connected().post("/chat/completions", cast_to=object, body=body)
         except openai.RateLimitError as error:
             raise RateLimited(self._clean(str(error)), _retry_after(error.response.headers)) from None
-        except openai.APITimeoutError:
-            raise Transient(f"no answer within {self.timeout_s:g} s") from None
-        except openai.APIConnectionError as error:
-            raise Transient(
-                self._clean(f"the connection to {_public(self.base_url)} broke: {error.__cause__ or error}")
-            ) from None
+        except openai.APIConnectionError as error:  # a timeout is one too, and so is a refused connection
+            broken = _broken_by(error)
+            if isinstance(error, openai.APITimeoutError) and not broken:
+                raise Transient(f"no answer within {self.timeout_s:g} s") from None
+            where = _public(self.base_url)
+            raise Transient(self._clean(f"the connection to {where} broke: {broken or error.__cause__ or error}")) from None
         except openai.APIStatusError as error:
             raise self._status_error(error) from None
         except openai.OpenAIError as error:
             raise Transient(self._clean(str(error))) from None
-        return _reply(answer)
+        except ValueError as error:
+            raw = self._clean(str(getattr(error, "doc", "")))[:RAW]
+            raise BadReply(f"the reply is not JSON: {self._clean(str(error))[:200]}", raw) from None
+        return self._reply(answer)
+
+    def _reply(self, answer: Any) -> Reply:
+        """The reply in an answer; the key is cut out of it too, should the server say it."""
+        try:
+            choice = answer["choices"][0]
+            text = choice["message"]["content"]
+            usage = answer.get("usage") or {}
+            prompt_tokens, completion_tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            raise BadReply("the reply is not a chat completion", self._clean(repr(answer))[:RAW]) from None
+        finish = _FINISH.get(str(choice.get("finish_reason")), "unknown")
+        if finish == "filter":
+            raise Refused("the provider's content filter stopped the reply")
+        if not isinstance(text, str):
+            raise BadReply("the reply has no text", self._clean(repr(answer))[:RAW])
+        model = self._clean(str(answer.get("model", "")))
+        return Reply(self._clean(_receivable(text)), finish, prompt_tokens, completion_tokens, model)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
             await client.close()
 
     def _connected(self) -> Any:
-        """The client, made on the running loop at first use."""
+        """The running loop's client, made at its first use."""
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
+        if loop not in self._clients:
             import openai
 
-            self._loop = loop
-            self._client = openai.AsyncOpenAI(
+            self._clients[loop] = openai.AsyncOpenAI(
                 base_url=self.base_url,
                 api_key=self._key or "none",
                 max_retries=0,
                 timeout=self.timeout_s,
                 http_client=openai.DefaultAioHttpClient(),
             )
-        return self._client
+        return self._clients[loop]
 
     def _body(self, request: Request) -> dict[str, Any]:
         messages = [{k: _sendable(v) for k, v in m.items()} for m in request.messages]
@@ -143,7 +168,7 @@ class OpenAI:
         if request.temperature is not None:
             body["temperature"] = request.temperature
         if request.choices:
-            body["structured_outputs"] = {"choice": list(request.choices)}
+            body["structured_outputs"] = {"choice": [_sendable(choice) for choice in request.choices]}
         return body
 
     def _status_error(self, error: Any) -> ModelError:
@@ -154,20 +179,19 @@ class OpenAI:
         return message.replace(self._key, "[key]") if self._key else message
 
 
-def _reply(answer: Any) -> Reply:
-    try:
-        choice = answer["choices"][0]
-        text = choice["message"]["content"]
-        usage = answer.get("usage") or {}
-        prompt_tokens, completion_tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise BadReply("the reply is not a chat completion", repr(answer)[:2000]) from None
-    finish = _FINISH.get(str(choice.get("finish_reason")), "unknown")
-    if finish == "filter":
-        raise Refused("the provider's content filter stopped the reply")
-    if not isinstance(text, str):
-        raise BadReply("the reply has no text", repr(answer)[:2000])
-    return Reply(_receivable(text), finish, prompt_tokens, completion_tokens, str(answer.get("model", "")))
+def _models(listed: Any) -> list[Mapping[str, Any]]:
+    """The entries of a list of models; servers differ."""
+    models = listed.get("data") if isinstance(listed, dict) else None
+    return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+
+
+def _broken_by(error: BaseException | None) -> str:
+    """What the network said, when it said more than that time ran out."""
+    while error is not None:
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            return str(error)
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _sendable(text: str) -> str:
@@ -192,9 +216,10 @@ def _known_price(model: str, base_url: str) -> tuple[float, float] | None:
 
 def _retry_after(headers: Any) -> float | None:
     try:
-        return max(0.0, float(headers.get("retry-after")))
+        seconds = float(headers.get("retry-after"))
     except (TypeError, ValueError):
         return None
+    return max(0.0, seconds) if isfinite(seconds) else None
 
 
 def _public(url: str) -> str:

@@ -79,6 +79,7 @@ class Diagnosis:
         self._folding = Folding()
         self._samples: deque[_Sample] = deque(maxlen=WINDOW)
         self._origins: Counter[tuple[str, str]] = Counter()
+        self._worked: set[str] = set()  # stages that ever had a job: one that never had any does not starve
 
     def __repr__(self) -> str:
         return f"<Diagnosis at entry {self._folding.state.seq}: {self.snapshot().line}>"
@@ -89,6 +90,8 @@ class Diagnosis:
             at = self._folding.time(entry)
             if isinstance(entry.event, ev.Committed):
                 self._attribute(entry.event)
+            elif isinstance(entry.event, ev.JobStarted):
+                self._worked.add(entry.event.stage)
             self._folding.take(entry)
             if _moves(entry.event):
                 self._sample(at)
@@ -102,7 +105,7 @@ class Diagnosis:
         depth = depth_of(state)
         concurrency = min([int(state.settings.get("concurrency") or 0), *state.limits.values()])
         limit, limiting = _limit(state, loads, depth, in_flight, calls, concurrency)
-        starving = _starving(state, loads, limiting)
+        starving = _starving(state, [load for load in loads if load.stage in self._worked], limiting)
         staleness = self._staleness()
         parts = [part for part in (limit, starving, staleness) if part] if state.status == "running" else [limit]
         return DiagnosisSnapshot(
@@ -234,7 +237,7 @@ def _most_time(loads: tuple[Load, ...]) -> str:
     return f", most of the time in {load.stage} ({(load.busy + load.waiting) / total:.0%})"
 
 
-def _starving(state: RunState, loads: tuple[Load, ...], limiting: str) -> str:
+def _starving(state: RunState, loads: list[Load], limiting: str) -> str:
     """The stage whose own slots stand idle although it could work."""
     own = state.settings.get("slots") or {}
     idle = [load for load in loads if load.share < IDLE and load.waiting < 0.1 and load.stage != limiting]

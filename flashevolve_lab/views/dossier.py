@@ -28,11 +28,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One example of the minibatch, run with the parent and with the child (None: not run, or the trouble says why)."""
+    """One example of the minibatch, run with the parent and with the child (None: not run, or the trouble says why).
+
+    ``current``: with the current counterpart, where that is another text and was run on it (an update gates against it).
+    """
 
     example: int
     parent: Sample | None
     child: Sample | None
+    current: Sample | None = None
     parent_trouble: str = ""
     child_trouble: str = ""
 

@@ -234,7 +234,7 @@ class Evidence:
             verdicts=tuple(story.verdicts),
             gates=tuple(story.gates),
             minibatch=story.minibatch,
-            trials=tuple(self._trial(story, parent, own, example) for example in story.minibatch),
+            trials=tuple(self._trial(story, (parent, own, counterpart), example) for example in story.minibatch),
             spoken=tuple(story.spoken),
             work=tuple(story.work.values()),
             notes=tuple(story.notes),
@@ -277,11 +277,12 @@ class Evidence:
         known = (member.version, member.mean, member.coverage) if member else (None, None, None)
         return Text(id, artifact.components, artifact.origin, artifact.component, *known)
 
-    def _trial(self, story: _Story, parent: str, own: str, example: int) -> Trial:
-        sides = [self._seen(story, artifact, example) for artifact in (parent, own)]
+    def _trial(self, story: _Story, ids: tuple[str, str, str], example: int) -> Trial:
+        sides = [self._seen(story, artifact, example) for artifact in ids]
         samples = [side if isinstance(side, Sample) else None for side in sides]
         troubles = [side if isinstance(side, str) else "" for side in sides]
-        return Trial(example, samples[0], samples[1], troubles[0], troubles[1])
+        current = samples[2] if ids[2] not in ids[:2] else None
+        return Trial(example, samples[0], samples[1], current, troubles[0], troubles[1])
 
     def _seen(self, story: _Story, artifact: str, example: int) -> Sample | str | None:
         """What this item saw; what it took from the cache is the run's sample."""

@@ -58,7 +58,7 @@ class Controls:
         self.staleness = PolicyKnob("staleness", "Staleness policy", list(STALENESS.values()), self._set)
         self.offer(policies)
         self.slots = SlotsKnob(self._set)
-        self.concurrency = NumberKnob("concurrency", "Gateway", "calls in flight", self._set)
+        self.concurrency = NumberKnob("concurrency", "Gateway", "calls in flight at most", self._set)
         self.budget = BudgetKnob(self._set)
         self._buttons()
         self.note = said()
@@ -98,20 +98,12 @@ class Controls:
     def _layout(self) -> ipw.VBox:
         row = [self.resume, self.pause, self.step, self.count, self.stage, self.stop, self.note]
         buttons = ipw.HBox(row, layout=ipw.Layout(flex_flow="row wrap", align_items="center"))
-        columns = "repeat(auto-fit, minmax(min(360px, 100%), 1fr))"
-        knobs = ipw.GridBox(
-            [self.schedule.widget, self.staleness.widget, self.slots.widget, self._small()],
-            layout=ipw.Layout(grid_template_columns=columns, width="100%"),
-        )
+        cards = [knob.widget for knob in self.knobs]
+        knobs = ipw.HBox(cards, layout=ipw.Layout(flex_flow="row wrap", align_items="stretch", width="100%"))
         knobs.add_class("fl-knobs")
         box = ipw.VBox([buttons, knobs])
         box.add_class("fl-controls")
         return box
-
-    def _small(self) -> ipw.HBox:
-        small = ipw.HBox([self.concurrency.widget, self.budget.widget], layout=ipw.Layout(flex_flow="row wrap"))
-        small.add_class("fl-small")
-        return small
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Further entries of the log: what came of the commands."""

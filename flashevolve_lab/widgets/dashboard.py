@@ -100,14 +100,10 @@ class Dashboard(ipw.VBox):  # type: ignore[misc]
         overview.score.layout.flex, self.lineage.layout.flex = "1 1 380px", "1 1 380px"
         for widget in (self.feed, self.inspector, overview.score, self.lineage, overview.facts):
             widget.layout.min_width = "0"
-        return [
-            overview.header,
-            self.controls.widget,
-            self.gantt,
-            ipw.HBox([self.feed, self.inspector], layout=beside),
-            ipw.HBox([overview.score, self.lineage], layout=beside),
-            overview.facts,
-        ]
+        rows = [ipw.HBox(pair, layout=beside) for pair in ([self.feed, self.inspector], [overview.score, self.lineage])]
+        for row in rows:
+            row.add_class("fl-beside")
+        return [overview.header, self.controls.widget, self.gantt, *rows, overview.facts]
 
     # --- selection --------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ Area = tuple[int, int, int, int]  # words of the old text from, to; of the new o
 
 ISLAND = 2  # equal words between two changes that are still chance
 DIRECT = 4_000_000  # words × words aligned in one go (2,000 each: about 1 ms, 0.5 MB)
-MOST = 400_000_000  # … and where nothing cuts them (about 0.15 s, 50 MB); beyond, they are called different
+MOST = 400_000_000  # … where nothing cuts them (about 0.15 s, 50 MB); beyond, they are halved
 GRAM = 4  # words of a sequence that may cut
 
 _WORD = re.compile(r"([\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]*)(\s*)")
@@ -36,15 +36,13 @@ _WORD = re.compile(r"([\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9ff
 class Difference:
     """Both sides in segments: what is the ``"same"`` and what is there ``"only"``.
 
-    ``gone``, ``added``: words that only the old, only the new text has. ``whole``: a part was too large to compare and is
-    shown as different as a whole.
+    ``gone``, ``added``: words that only the old, only the new text has.
     """
 
     old: tuple[Segment, ...]
     new: tuple[Segment, ...]
     gone: int
     added: int
-    whole: bool = False
 
     @property
     def equal(self) -> bool:
@@ -66,7 +64,7 @@ def difference(old: str, new: str) -> Difference:
     runs = list(_without_islands(list(_joined(aligner.runs())), len(a), len(b)))
     shared = sum(n for _, _, n in runs)
     sides = _sides(a, b, runs)
-    return Difference(sides[0], sides[1], len(a) - shared, len(b) - shared, aligner.whole)
+    return Difference(sides[0], sides[1], len(a) - shared, len(b) - shared)
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, Difference]:
@@ -82,7 +80,6 @@ class _Aligner:
         ids: dict[str, int] = {}
         self._a = [ids.setdefault(word, len(ids)) for word in old]
         self._b = [ids.setdefault(word, len(ids)) for word in new]
-        self.whole = False
 
     def runs(self) -> Iterator[Run]:
         """In order, not overlapping."""
@@ -114,10 +111,14 @@ class _Aligner:
             i, j = anchor_i + n, anchor_j + n
 
     def _between(self, area: Area) -> Iterator[Run]:
-        if (area[1] - area[0]) * (area[3] - area[2]) <= MOST:
+        """What nothing cuts is halved until it is small enough: still an alignment, if not the longest."""
+        i0, i1, j0, j1 = area
+        if (i1 - i0) * (j1 - j0) <= MOST:
             yield from self._direct(area)
-        else:
-            self.whole = True
+            return
+        i, j = (i0 + i1) // 2, (j0 + j1) // 2
+        yield from self._between((i0, i, j0, j))
+        yield from self._between((i, i1, j, j1))
 
     def _direct(self, area: Area) -> Iterator[Run]:
         i0, i1, j0, j1 = area

@@ -65,7 +65,7 @@ class Feed(anywidget.AnyWidget):
             first, first_string = self._rows.add(delta.rows)
             self._follow(entries)
             if delta.rows:
-                self._send(first, first_string)
+                self._send_rows(first, first_string)
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""
@@ -102,7 +102,7 @@ class Feed(anywidget.AnyWidget):
                 state["snapshot"] = self._rows.packed()
         return state
 
-    def _send(self, first: int, first_string: int) -> None:
+    def _send_rows(self, first: int, first_string: int) -> None:
         """New rows alone once a front end has answered; before, all of them as state, which no slow start can miss."""
         if not self._answered and (len(self._rows) <= SMALL or len(self._rows) >= 1.25 * self._sent_whole):
             self._sent_whole = len(self._rows)

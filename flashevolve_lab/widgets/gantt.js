@@ -10,7 +10,10 @@ const ITEM = ["", "committed", "rejected", "skipped", "refused", "failed", "disc
 const VERDICT = ["", "accept", "update", "patch", "discard"];
 const RUNNING = 0, FAILED = 2, STEPPED = 1 << 10, SPECULATIVE = 1 << 11;
 const GLYPHS = { committed: "▲", rejected: "–", skipped: "·", discarded: "×", update: "↻", patch: "+" }; // others: "!"
+const LABELS = 34; // px above the lanes: a row for changes, one for commits
 const QUIET_S = 600; // lab time is not guessed further than this beyond the last entry
+
+const HINT = "Click a bar to select it · wheel or + − to zoom · drag or arrows to pan · 0 shows all · f follows now · [ ] from job to job";
 
 const jobOf = (flags) => flags & 7;
 const itemOf = (flags) => ITEM[(flags >> 3) & 15] || "";
@@ -299,6 +302,9 @@ function niceStep(atLeast) {
 
 const seconds = (s) => (s < 0.01 ? `${(1000 * s).toFixed(2)} ms` : s < 1 ? `${(1000 * s).toFixed(0)} ms` : s < 100 ? `${s.toFixed(2)} s` : `${s.toFixed(0)} s`);
 
+const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+const dollars = (x) => `$${x === 0 ? "0" : x.toFixed(x < 0.01 ? 6 : x < 1 ? 4 : 2)}`;
+
 /** What a job is and became, in lines of [label, text]. */
 function describe(store, i, now) {
   const span = store.span(i), more = store.about.get(i), stage = store.stages[span.lane.stage];
@@ -314,7 +320,7 @@ function describe(store, i, now) {
     ["artifact", more ? [more.artifact || "not made yet", more.parent && `from ${more.parent}`].filter(Boolean).join(" ") : "…"],
     ["base version", `v${span.base}, gap ${span.gap} at its start`],
     ["time", `${span.start.toFixed(2)} – ${open ? "now" : end.toFixed(2)} s (${seconds(Math.max(0, end - span.start))})`],
-    ["spent", more ? `${more.tokens.toLocaleString("en")} tokens, $${more.dollars.toFixed(more.dollars < 1 ? 4 : 2)}, ${more.calls.toLocaleString("en")} calls` : "…"],
+    ["spent", more ? `${many(more.tokens, "token")}, ${dollars(more.dollars)}, ${many(more.calls, "call")}` : "…"],
     ["outcome", outcome.filter(Boolean).join(" · ")],
   ];
   if (more && more.note) lines.push(["note", more.note]);
@@ -548,11 +554,12 @@ class View {
     this.narrow = narrow;
     this.gutter = narrow ? 74 : 118;
     this.plot = width - this.gutter - 10;
-    this.stripRow = narrow ? 18 : 22;
-    this.top = store.stages.length * this.stripRow + 6;
+    this.stripRow = narrow ? 18 : 26;
+    this.used = store.stages.map((_, n) => n).filter((n) => store.queues[n]?.value.a.some((v) => v) || this.rows.some((row) => row.stage === n));
+    this.top = this.used.length * this.stripRow + 6;
     this.row = this.rowHeight || clamp(Math.floor(340 / Math.max(1, this.rows.length)), 3, 20);
     const lanes = this.rows.length * this.row + stages * 6;
-    this.lanesTop = this.top + 20;
+    this.lanesTop = this.top + LABELS;
     this.lanesHeight = clamp(lanes, 60, 420);
     this.scroll = clamp(this.scroll, 0, Math.max(0, lanes - this.lanesHeight));
     this.axisTop = this.lanesTop + this.lanesHeight;
@@ -816,19 +823,20 @@ class View {
     const more = this.store.about.get(i);
     if (!more) return;
     const { c, look } = this;
-    if (h >= 12 && more.inside.length) this.drawCalls(more, x, y, w, h, ink);
-    const name = more.artifact || more.item;
-    c.font = `${Math.min(11, h - 2)}px ${look.font}`;
+    const calls = more.inside.length && h >= 9, top = calls ? (h < 16 ? h - 3 : 12) : h;
+    if (calls) this.drawCalls(more, x, y + top, w, h - top, ink);
+    if (jobOf(this.store.flags(i)) >= FAILED) return;
+    const name = more.artifact || more.item, left = Math.max(x, this.gutter);
+    c.font = `${Math.min(11, top)}px ${look.font}`;
     c.textAlign = "left";
-    const room = w - 20, left = Math.max(x, this.gutter);
-    if (c.measureText(name).width > room - (left - x)) return;
+    if (c.measureText(name).width > w - 20 - (left - x)) return;
     c.fillStyle = ink;
-    c.fillText(name, left + 4, y + (more.inside.length && h >= 12 ? Math.min(h / 2, h - 8) : h / 2) + 0.5);
+    c.fillText(name, left + 4, y + top / 2 + 0.5);
   }
 
+  /** A line per call, from a tick at its start to its end, in as many rows as there is room for. */
   drawCalls(more, x, y, w, h, ink) {
-    const { c } = this, rows = Math.max(1, Math.floor((h - 3) / 3)), free = new Array(rows).fill(-Infinity);
-    c.globalAlpha = 0.5;
+    const { c } = this, rows = Math.max(1, Math.floor(h / 3)), free = new Array(rows).fill(-Infinity);
     for (const [start, end, bad] of more.inside) {
       let n = free.findIndex((until) => until <= start);
       if (n < 0) n = free.indexOf(Math.min(...free));
@@ -837,8 +845,11 @@ class View {
       const x0 = Math.max(x, this.x(start)), x1 = Math.min(x + w, this.x(until));
       if (x1 < x0) continue;
       c.fillStyle = bad ? "#d00000" : ink;
-      c.fillRect(x0, y + 2 + 3 * n, Math.max(1, x1 - x0 - 1), 1);
-      c.fillRect(x0, y + 1 + 3 * n, 1, 3);
+      c.globalAlpha = 0.45;
+      c.fillRect(x0, y + 3 * n + 1, Math.max(1, x1 - x0), 1);
+      c.globalAlpha = 0.85;
+      c.fillRect(x0, y + 3 * n, 1, 3);
+      if (end >= 0) c.fillRect(Math.max(x0, x1 - 1), y + 3 * n, 1, 3);
       this.inside++;
     }
     c.globalAlpha = 1;
@@ -884,7 +895,7 @@ class View {
 
   drawStrip() {
     const { c, look, store, dots, dpr } = this;
-    const high = Math.max(4, Math.round((this.stripRow - 5) * dpr)), most = store.stages.length;
+    const high = Math.max(4, Math.round((this.stripRow - 5) * dpr)), most = this.used.length;
     if (!most) return;
     if (this.strip.width !== dots || this.strip.height !== high * most) {
       this.strip.width = dots;
@@ -893,24 +904,23 @@ class View {
       this.stripWords = new Uint32Array(this.stripPixels.data.buffer);
     }
     this.stripWords.fill(0);
-    const slots = new Array(most).fill(0), longest = [];
+    const slots = new Array(store.stages.length).fill(0), longest = [];
     for (const lane of store.lanes) slots[lane.stage]++;
-    store.stages.forEach((stage, n) => {
-      this.fillBusy(n, high, stage.rgb, Math.max(1, slots[n]));
-      longest.push(this.traceQueue(n, high));
+    this.used.forEach((n, at) => {
+      this.fillBusy(n, at, high, store.stages[n].rgb, Math.max(1, slots[n]));
+      longest[n] = this.traceQueue(n, at, high);
     });
     this.strip.getContext("2d").putImageData(this.stripPixels, 0, 0);
     c.imageSmoothingEnabled = false;
-    const end = Math.min(dots - 1, Math.max(0, Math.round((this.shown - this.t0) * this.k * dpr) - 1));
-    store.stages.forEach((stage, n) => {
-      const y = 3 + n * this.stripRow, h = high / dpr;
+    this.used.forEach((n, at) => {
+      const stage = store.stages[n], y = 3 + at * this.stripRow, h = high / dpr;
       c.fillStyle = look.band;
       c.fillRect(this.gutter, y, this.plot, h);
-      c.drawImage(this.strip, 0, n * high, dots, high, this.gutter, y, this.plot, h);
+      c.drawImage(this.strip, 0, at * high, dots, high, this.gutter, y, this.plot, h);
       c.fillStyle = look.line;
       c.fillRect(this.gutter, y + h, this.plot, 1);
       c.fillStyle = look.ink;
-      this.clipText(stage.name, this.gutter - 8, y + h / 2 - (this.narrow ? 0 : 4), this.gutter - 14, "right", `11px ${look.font}`);
+      this.clipText(stage.name, this.gutter - 8, y + h / 2 - (this.narrow ? 0 : 5), this.gutter - 14, "right", `11px ${look.font}`);
       if (this.narrow) return;
       c.fillStyle = look.soft;
       c.font = `9px ${look.font}`;
@@ -920,7 +930,6 @@ class View {
         c.fillText(`≤ ${longest[n]}`, this.gutter + 3, y + 5);
       }
     });
-    this.stripEnd = end;
   }
 
   busyNow(stage) {
@@ -932,17 +941,17 @@ class View {
     return line?.value.n ? line.value.a[line.value.n - 1] : 0;
   }
 
-  fillBusy(n, high, [r, g, b], slots) {
+  fillBusy(n, at, high, [r, g, b], slots) {
     const { dots, stripWords } = this, busy = this.busy[n];
     const colour = ((0xc8 << 24) | (b << 16) | (g << 8) | r) >>> 0;
     for (let q = 0; q < dots; q++) {
       const top = high - Math.round((Math.min(busy[q], slots) / slots) * high);
-      for (let y = top, o = (n * high + top) * dots + q; y < high; y++, o += dots) stripWords[o] = colour;
+      for (let y = top, o = (at * high + top) * dots + q; y < high; y++, o += dots) stripWords[o] = colour;
     }
   }
 
   /** The longest the queue was in each pixel, as a line; returns the longest in the window. */
-  traceQueue(n, high) {
+  traceQueue(n, place, high) {
     const line = this.store.queues[n], { dots, stripWords, t0 } = this;
     if (!line || !line.at.n) return 0;
     const k = dots / (this.t1 - t0), at = line.at.a, value = line.value.a;
@@ -950,7 +959,7 @@ class View {
     let most = 0;
     for (let p = begin; p < end; p++) if (value[p] > most) most = value[p];
     if (!most) return 0;
-    const ink = this.look.dark ? 0xffffffff : 0xff202020, last = Math.min(dots, (this.shown - t0) * k);
+    const ink = this.look.dark ? 0xd0ffffff : 0xd0202020, tall = Math.max(most, 4), last = Math.min(dots, (this.shown - t0) * k);
     let p = begin, now = value[begin], before = -1;
     for (let q = Math.max(0, Math.floor((at[begin] - t0) * k)); q < last; q++) {
       let top = now;
@@ -958,9 +967,9 @@ class View {
         now = value[p++];
         if (now > top) top = now;
       }
-      const y = high - 1 - Math.round((top / most) * (high - 2));
+      const y = high - 1 - Math.round((top / tall) * (high - 2));
       const [low, up] = before < 0 ? [y, y] : [Math.min(y, before), Math.max(y, before)];
-      for (let v = low; v <= up; v++) stripWords[(n * high + v) * dots + q] = ink;
+      for (let v = low; v <= up; v++) stripWords[(place * high + v) * dots + q] = ink;
       before = y;
     }
     return most;
@@ -986,7 +995,13 @@ class View {
       c.stroke();
     }
     c.setLineDash([]);
-    this.within(this.top, 20, () => this.drawLabels([...changes, ...commits]));
+    this.labels = [];
+    this.heads = [];
+    const first = (mark) => (mark.kind === "setting" ? 0 : 1);
+    this.within(this.top, LABELS, () => {
+      this.drawLabels(commits, this.top + 21, look.soft);
+      this.drawLabels(changes.sort((a, b) => first(a) - first(b)), this.top + 7, look.ink);
+    });
     if (this.store.live) {
       c.fillStyle = look.brand;
       const x = this.snap(this.x(this.shown));
@@ -994,25 +1009,26 @@ class View {
     }
   }
 
-  drawLabels(marks) {
-    const { c, look } = this, taken = [];
-    this.labels = [];
-    this.heads = [];
-    const crowded = marks.length > this.plot / 2;
+  /** Heads, and as many labels as fit; one that does not fit in its place may stand a little to the right. */
+  drawLabels(marks, y, ink) {
+    const { c, look } = this, taken = [], end = this.gutter + this.plot;
+    const crowded = marks.length > this.plot / 3;
+    c.fillStyle = ink;
     for (const mark of marks) {
       const commit = mark.kind === "commit", x = this.x(mark.at);
-      c.fillStyle = commit ? look.soft : look.ink;
       this.heads.push([x, mark]);
       if (!(commit && crowded)) this.drawHead(x, this.lanesTop - 3, commit);
-      if (this.labels.length > 60) continue;
+      if (taken.length > 60) continue;
       c.font = `${commit ? "" : "bold "}10px ${look.font}`;
       const width = c.measureText(mark.label).width + 10;
-      const left = clamp(x - width / 2, this.gutter, this.gutter + this.plot - width), right = left + width;
-      if (taken.some(([a, b]) => left < b && right > a)) continue;
-      taken.push([left, right]);
+      let left = clamp(x - width / 2, this.gutter, end - width);
+      const clash = () => taken.find(([a, b]) => left < b && left + width > a);
+      if (!commit && clash()) left = clamp(clash()[1], this.gutter, end - width);
+      if (clash()) continue;
+      taken.push([left, left + width]);
       this.labels.push(mark.label);
       c.textAlign = "center";
-      c.fillText(mark.label, (left + right) / 2, this.top + 7);
+      c.fillText(mark.label, left + width / 2, y);
     }
   }
 
@@ -1047,7 +1063,7 @@ class View {
       if (x - half > this.gutter - 10 && x + half < this.width) c.fillText(text, x, y + 11);
     }
     c.textAlign = "right";
-    c.fillText(this.store.clock === "wall" ? "seconds" : `lab time`, this.gutter - 8, y + 11);
+    c.fillText(this.store.clock === "wall" ? "seconds" : "lab time", this.gutter - 18, y + 11);
   }
 
   /** The whole run, drawn anew once a second at most; in between it is stretched. */
@@ -1117,7 +1133,8 @@ class View {
   words() {
     const { store } = this;
     const stop = store.status === "stopped" ? store.marks.findLast((mark) => mark.kind === "stop") : null;
-    const states = { new: "waiting", running: store.growing ? "running" : "not being written", paused: "paused", stopped: "ended" };
+    const kind = stop?.text.match(/^stopped \((\w+)\)/)?.[1];
+    const states = { new: "waiting", running: store.growing ? "running" : "not being written", paused: "paused", stopped: kind ? `ended (${kind})` : "ended" };
     const text = `${states[store.status] || store.status} · ${timeText(this.shown, this.shown < 120 ? 0.1 : 1, this.shown)} · ${store.count.toLocaleString("en")} jobs`;
     if (this.state.textContent !== text) this.state.textContent = text;
     this.state.title = stop ? stop.text : "";
@@ -1127,9 +1144,9 @@ class View {
     if (this.empty.textContent !== waiting) this.empty.textContent = waiting;
     this.followButton.setAttribute("aria-pressed", String(this.mode !== "free"));
     this.followButton.disabled = !store.live;
-    const names = store.stages.map((stage) => stage.name + stage.colour).join("\n");
+    const names = this.used.map((n) => store.stages[n].name + store.stages[n].colour).join("\n");
     if (names !== this.legendOf) this.drawLegend(names);
-    if (this.selected >= 0) this.showDetail();
+    this.showDetail();
     const label = `Timeline of ${store.count} jobs in ${store.lanes.length} worker slots, ${states[store.status]}. Arrows pan, plus and minus zoom, 0 shows all, f follows, brackets move between jobs, Escape deselects.`;
     if (this.labelled !== store.count) this.over.setAttribute("aria-label", label);
     this.labelled = store.count;
@@ -1138,7 +1155,8 @@ class View {
   drawLegend(names) {
     this.legendOf = names;
     this.legend.replaceChildren();
-    for (const stage of this.store.stages) {
+    for (const n of this.used) {
+      const stage = this.store.stages[n];
       const chip = make("span", "lab-gantt-chip", this.legend);
       make("i", "", chip).style.background = stage.colour;
       make("span", "", chip, stage.name);
@@ -1158,8 +1176,8 @@ class View {
   showDetail() {
     const { store } = this;
     if (this.selected < 0 || this.selected >= store.count) {
-      if (this.detail.childNodes.length) this.detail.replaceChildren();
-      this.detailOf = "";
+      if (this.detailOf !== "hint") this.detail.textContent = HINT;
+      this.detailOf = "hint";
       return;
     }
     store.tell([this.selected]);
@@ -1293,7 +1311,7 @@ class View {
   }
 
   stripLines(at) {
-    const n = Math.floor((at.y - 3) / this.stripRow), stage = this.store.stages[n];
+    const n = this.used[Math.floor((at.y - 3) / this.stripRow)], stage = this.store.stages[n];
     if (!stage) return null;
     const t = this.time(at.x);
     if (t > this.shown || t < 0) return null;

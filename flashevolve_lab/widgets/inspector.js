@@ -218,7 +218,7 @@ class View {
       ...row("Text", ...what),
       ...row("Pool", version),
       ...row("Item", el("bdi", "", {}, facts.place || "–")),
-      ...row("Base", `version ${base}; the pool is now at ${facts.version}`, stale ? `; judged ${facts.verdicts.length === 1 ? "once" : `${facts.verdicts.length} times`}, last at gap ${stale.gap}` : ""),
+      ...row("Base", `version ${base}; the pool is now at ${facts.version}`, stale ? `; judged ${["", "once", "twice"][facts.verdicts.length] ?? `${facts.verdicts.length} times`}, last at gap ${stale.gap}` : ""),
       ...row("Cost", `${count(spent.tokens)} tokens in ${count(spent.llm_calls)} calls, ${count(spent.metric_calls)} metric calls`, spent.dollars ? `, $${spent.dollars.toFixed(4)}` : ""))];
   }
 
@@ -333,7 +333,7 @@ class View {
     if (!body) shown.append(el("span", "lab-soft", {}, "(empty)"));
     const words = roles.map((role, i) => (i ? COLUMNS[role].toLowerCase() : COLUMNS[role])).join(" · ");
     const standing = text.version === null ? "not in the pool" : `v${text.version}, mean ${score(text.mean)}`;
-    const differs = !d || !(own || other) ? "" : d.equal ? "equal" : d.whole ? "too different to compare in part" : own ? `${count(d.added)} words only here` : `${count(d.gone)} words only here`;
+    const differs = !d || !(own || other) ? "" : d.equal ? "equal" : own ? `${count(d.added)} words only here` : `${count(d.gone)} words only here`;
     const head = el("div", "lab-cellhead", {}, el("strong", "", {}, words), own ? el("code", "", {}, text.id) : this.chip(text.id), el("span", "lab-soft", {}, standing), el("span", "lab-soft", {}, differs), copier(body));
     shown.setAttribute("tabindex", "0");
     shown.setAttribute("role", "group");
@@ -370,7 +370,7 @@ class View {
   // --- what it came from ----------------------------------------------------------------------------------------------
 
   drawEvidence(evidence, facts) {
-    const trials = evidence.trials.map((trial) => this.trial(trial));
+    const trials = evidence.trials.map((trial, i) => this.trial(trial, i === 0));
     const said = evidence.spoken.map((reply) => this.details(`reply ${reply.call}`,
       [`${reply.role}: ${reply.outcome === "ok" ? "raw reply" : reply.outcome} `, el("span", "lab-soft", {}, `${reply.call}, ${clock(reply.at)}, ${count(reply.tokens)} tokens${reply.finish ? `, finish: ${reply.finish}` : ""}`)],
       [copier(reply.text), el("span", "lab-soft", {}, " ", el("bdi", "", {}, reply.model)), prose(reply.text)]));
@@ -381,7 +381,7 @@ class View {
     return [el("h3", "", {}, "Evidence"), ...trials, ...notes, ...said, ...raw, ...asked];
   }
 
-  trial({ example, input, parent, child }) {
+  trial({ example, input, parent, child, current }, first) {
     const words = (side) => (side ? (side.trouble && side.score === undefined ? "failed" : score(side.score)) : "not run");
     const summary = [`Example ${example} `, el("span", "lab-soft", {}, `parent ${words(parent)}, this text ${words(child)}`)];
     const side = (title, one) => el("div", "lab-side", {}, el("strong", "", {}, title, el("span", "lab-soft", {}, ` score ${words(one)}`)),
@@ -389,7 +389,7 @@ class View {
       ...(one?.output !== undefined ? [el("span", "lab-soft", {}, "output"), prose(one.output)] : []),
       ...(one?.feedback ? [el("span", "lab-soft", {}, "feedback"), prose(one.feedback, "lab-plain")] : []));
     const asked = input ? [el("span", "lab-soft", {}, "input"), prose(input)] : [];
-    return this.details(`trial ${example}`, summary, [...asked, el("div", "lab-sides", {}, side("Parent", parent), side("This text", child))]);
+    return this.details(`trial ${example}`, summary, [...asked, el("div", "lab-sides", {}, side("Parent", parent), side("This text", child), current ? side("Current version", current) : "")], first);
   }
 
   // --- scores ---------------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ class View {
       const more = list.length > CHIPS ? [folded(`${list.length - CHIPS} more`, () => list.slice(CHIPS).map(chip))] : [];
       return [el("div", "lab-line", {}, el("span", "lab-soft", {}, words), ...list.slice(0, CHIPS).map(chip), ...more)];
     };
-    return [el("h3", "", {}, "Relatives"), ...row(`${facts.ancestors.length} ancestors, nearest first`, facts.ancestors), ...row(`${facts.descendants.length} descendants`, facts.descendants)];
+    return [el("h3", "", {}, "Relatives"), ...row(`${facts.ancestors.length} ${facts.ancestors.length === 1 ? "ancestor" : "ancestors"}, nearest first`, facts.ancestors), ...row(`${facts.descendants.length} ${facts.descendants.length === 1 ? "descendant" : "descendants"}`, facts.descendants)];
   }
 
   /** What the inspector shows, for tests. */

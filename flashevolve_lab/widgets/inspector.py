@@ -190,7 +190,7 @@ class Inspector(anywidget.AnyWidget):
             self._differences = {**dict(list(self._differences.items())[-7:]), pair: differences(other.components, own.components)}
         found = self._differences[pair]
         return {
-            name: {"other": d.old, "own": d.new, "gone": d.gone, "added": d.added, "whole": d.whole, "equal": d.equal}
+            name: {"other": d.old, "own": d.new, "gone": d.gone, "added": d.added, "equal": d.equal}
             for name, d in found.items()
         }
 

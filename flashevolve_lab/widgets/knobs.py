@@ -197,7 +197,7 @@ class NumberKnob(Knob):
 
     def __init__(self, name: str, title: str, label: str, ask: Ask) -> None:
         self._ask = ask
-        self.number = ipw.BoundedIntText(min=1, max=1_000_000, description=label, layout=_WIDE, style=_LABEL)
+        self.number = ipw.BoundedIntText(min=1, max=1_000_000, description=label, layout=_FITTING, style=_LABEL)
         super().__init__(name, title, [self.number])
         self.number.observe(self._edited, "value")
 
@@ -221,7 +221,7 @@ class SlotsKnob(Knob):
         self._ask = ask
         self._numbers: dict[str, ipw.BoundedIntText] = {}
         self.row = ipw.HBox([], layout=ipw.Layout(flex_flow="row wrap"))
-        super().__init__("slots", "Worker slots (0: as many as proposals in flight)", [self.row])
+        super().__init__("slots", "Worker slots (0: no limit but the schedule)", [self.row])
 
     def inputs(self) -> Iterator[ipw.Widget]:
         """A number for each stage."""
@@ -230,7 +230,7 @@ class SlotsKnob(Knob):
     def stages(self, names: Sequence[str]) -> None:
         """The stages there are."""
         for name in names:
-            number = ipw.BoundedIntText(min=0, max=10_000, description=name, layout=_SMALL, style=_LABEL)
+            number = ipw.BoundedIntText(min=0, max=10_000, description=name, layout=_FITTING, style=_LABEL)
             number.observe(self._edited, "value")
             self._numbers[name] = number
         self.row.children = tuple(self._numbers.values())
@@ -257,8 +257,8 @@ class BudgetKnob(Knob):
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._limits: dict[str, float] = {}
-        self.dimension = ipw.Dropdown(options=[], description="more", layout=_WIDE, style=_LABEL)
-        self.amount = ipw.BoundedFloatText(value=100, min=0, max=1e15, description="by", layout=_SMALL, style=_LABEL)
+        self.dimension = ipw.Dropdown(options=[], description="more", layout=_FITTING, style=_LABEL)
+        self.amount = ipw.BoundedFloatText(value=100, min=0, max=1e15, description="by", layout=_FITTING, style=_LABEL)
         self.button = ipw.Button(description="Extend", icon="plus", layout=ipw.Layout(width="auto"))
         self.button.tooltip = "Extend the budget by this amount"
         super().__init__("budget", "Budget", [ipw.HBox([self.dimension, self.amount, self.button], layout=_WRAP)])
@@ -273,6 +273,7 @@ class BudgetKnob(Knob):
         self._limits = {name: float(limit) for name, limit in value.items()}
         if tuple(self.dimension.options) != tuple(self._limits):
             self.dimension.options = tuple(self._limits)
+            self.dimension.value = next(iter(self._limits), None)
             self.amount.value = max(1.0, round(next(iter(self._limits.values()), 1000.0) / 10))
 
     def extended(self) -> dict[str, float]:
@@ -287,8 +288,7 @@ class BudgetKnob(Knob):
             self._ask(self.name, self.extended())
 
 
-_WIDE = ipw.Layout(width="190px")
-_SMALL = ipw.Layout(width="150px")
+_FITTING = ipw.Layout(width="auto")  # the width of an input is in overview.css
 _WRAP = ipw.Layout(flex_flow="row wrap")
 _LABEL = {"description_width": "initial"}
 
@@ -308,9 +308,9 @@ def _inputs_of(cls: type, model: Any, edited: Callable[[Any], None]) -> dict[str
 
 
 def _input(field: Field[Any], hint: Any, value: Any) -> ipw.Widget | None:
-    given = {"description": field.name, "style": _LABEL, "layout": _SMALL}
+    given = {"description": field.name, "style": _LABEL, "layout": _FITTING}
     if get_origin(hint) is Literal:
-        return ipw.Dropdown(options=get_args(hint), value=value, **{**given, "layout": _WIDE})
+        return ipw.Dropdown(options=get_args(hint), value=value, **given)
     match value:
         case bool():
             return ipw.Checkbox(value=value, indent=False, **given)
@@ -319,7 +319,7 @@ def _input(field: Field[Any], hint: Any, value: Any) -> ipw.Widget | None:
         case float():
             return ipw.FloatText(value=value, **given)
         case str():
-            return ipw.Text(value=value, continuous_update=False, **{**given, "layout": _WIDE})
+            return ipw.Text(value=value, continuous_update=False, **given)
         case _:
             return None
 

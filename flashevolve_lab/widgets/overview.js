@@ -182,8 +182,8 @@ function score(model, doc, el) {
 
 const WORDS = { metric_calls: "metric calls", llm_calls: "model calls", tokens: "tokens", dollars: "dollars", seconds: "seconds", proposals: "proposals" };
 
-function bar(parent, label, value, share, reserved, text) {
-  const row = put(parent, "div", { class: "fl-bar-row" });
+function bar(parent, label, value, share, reserved, text, kind = "") {
+  const row = put(parent, "div", { class: `fl-bar-row ${kind}` });
   put(row, "span", { class: "fl-bar-label" }, label);
   const track = put(row, "span", { class: "fl-track", role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 1,
     "aria-valuenow": Math.min(1, share).toFixed(3), "aria-valuetext": text });
@@ -217,7 +217,7 @@ function facts(model, doc, el) {
     for (const [name, limit, spent, reserved, eta] of now.budget || []) {
       const left = eta === null ? "" : now.over ? "" : `, about ${time(eta)} left`;
       bar(budget, WORDS[name] || name, `${short(spent)} of ${short(limit)}${left}`, spent / limit, reserved / limit,
-        `${grouped.format(spent)} of ${grouped.format(limit)} spent, ${grouped.format(reserved)} reserved`);
+        `${grouped.format(spent)} of ${grouped.format(limit)} spent, ${grouped.format(reserved)} reserved`, "fl-long");
     }
     slots.replaceChildren();
     for (const [stage, count, busy, waiting, lately] of now.slots || []) {

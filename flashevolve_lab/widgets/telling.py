@@ -69,7 +69,8 @@ def _standing(name: str, text: Text | None) -> dict[str, Any]:
 
 def _trial(trial: Trial, shown: str) -> dict[str, Any]:
     parent, child = _sample(trial.parent, trial.parent_trouble), _sample(trial.child, trial.child_trouble)
-    return {"example": trial.example, "input": shown, "parent": parent, "child": child}
+    current = _sample(trial.current, "")
+    return {"example": trial.example, "input": shown, "parent": parent, "child": child, "current": current}
 
 
 def _sample(sample: Sample | None, trouble: str) -> dict[str, Any] | None:

@@ -466,14 +466,6 @@ def test_a_committed_sibling_touches_but_does_not_supersede_while_the_parent_kee
     assert "siblings joined: a1" in now.why
 
 
-def test_a_parent_that_lost_wins_touches() -> None:
-    world = racing(some("9000"), some("0000", 1), seed="000000|5555")
-    world.commit("p1")
-    now = situation(world, "p2")
-    assert (now.touched, now.superseded, now.counterpart) == (True, False, "a0")
-    assert "lost 1 of 4 front wins" in now.why
-
-
 def test_a_parent_that_left_the_front_supersedes_and_the_counterpart_wins_most_of_what_it_won() -> None:
     world = racing(some("9999"), some("0000", 1), seed="000000|5555")
     world.commit("p1")
@@ -489,6 +481,14 @@ def member(world: World, id: str, scores: str, *, parent: str = "a0", component:
     made = ArtifactMade(id, components, f"hash {id}", (parent,), "reflection", component, "")
     given = {str(i): float(score) for i, score in enumerate(scores)}
     world.run._applied([made, Committed(state.pool.version + 1, id, "", batch, given, len(given))])
+
+
+def test_a_parent_that_lost_wins_touches_whoever_took_them() -> None:
+    world = racing(seed="000000|5555", depth=1)
+    member(world, "a9", "9000", parent="")
+    now = situation(world, "p1")
+    assert (now.touched, now.superseded, now.counterpart) == (True, False, "a0")
+    assert now.why == "its parent a0 lost 1 of 4 front wins"
 
 
 def test_a_commit_elsewhere_is_a_gap_without_touch() -> None:
@@ -590,6 +590,8 @@ def test_an_update_grafts_the_changed_component_onto_the_counterpart_and_gates_b
     assert (graft.parents, graft.origin, graft.component) == (("a1", "a2"), "update", "b")
     assert (item.stage, item.base, item.updates, item.data["parent"]) == ("gate", 1, 1, "a1")
     asked = len(world.asked)
+    gates = [event for event in world.run.of(JobStarted) if (event.item, event.stage) == ("p2", "gate")]
+    assert [gate.reserved.metric_calls for gate in gates] == [2, 4], "first the child's, then both"
     world.do("gate", "p2")
     minibatch = world.data("p2")["minibatch"]
     assert {example for _, _, example in world.asked[asked:]} == set(minibatch)

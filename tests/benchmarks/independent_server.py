@@ -13,7 +13,7 @@ rules of all fenced blocks.
 
 POST /v1/chat/completions   GET /v1/models
 POST /reset {"seed": 3}     forget all counts (wait for `in_service` 0 first); optional new seed
-GET /stats                  counts since the reset; `area` is slot-seconds of service so far, `record` samples of it every 0.1 s as
+GET /stats                  counts since the reset; `first` is the first arrival; `area` is slot-seconds of service so far, `record` samples of it every 0.1 s as
                             [seconds, area], `reflections` the [arrival, end of service] of each
 """
 
@@ -132,6 +132,7 @@ class Meter:
         self.began = self._moved = time.monotonic()
         self.area = 0.0
         self.peak = 0
+        self.first: float | None = None
         self.calls = {"task": 0, "reflect": 0, "patch": 0}
         self.busy = {"task": 0.0, "reflect": 0.0, "patch": 0.0}
         self.tokens = {"prompt": 0, "completion": 0}
@@ -158,7 +159,7 @@ class Meter:
     def stats(self) -> dict[str, Any]:
         """All of it, as JSON."""
         self.sample()
-        names = ("in_service", "waiting", "area", "peak", "calls", "busy", "tokens", "reflections", "record")
+        names = ("in_service", "waiting", "first", "area", "peak", "calls", "busy", "tokens", "reflections", "record")
         return {"seconds": self.at(), **{name: getattr(self, name) for name in names}}
 
 
@@ -203,6 +204,7 @@ class Server:
         text, seconds = answer(self.settings, request["model"], request["messages"])
         prompt_tokens, completion_tokens = sum(len(m["content"]) for m in request["messages"]) // 4, len(text) // 4
         arrived = meter.at()
+        meter.first = arrived if meter.first is None else meter.first
         meter.waiting += 1
         async with self._slots:
             meter.waiting -= 1

@@ -196,21 +196,21 @@ def measure(system: System, served: Served, order: Mapping[str, Any], seed: int)
 
 
 def seen_by_server(stats: Row, width: int) -> Row:
-    """Busy slots and rate inside the window, and totals."""
+    """Busy slots and rate inside the window, and totals. Times are seconds since the first request."""
     arrived, ended = sorted(a for a, _ in stats["reflections"]), sorted(e for _, e in stats["reflections"])
+    first, record = stats["first"], stats["record"]
+    per_s = [area_at(record, first + s + 1) - area_at(record, first + s) for s in range(int(record[-1][0] - first))]
     row: Row = {"area": stats["area"], "calls": stats["calls"], "tokens": sum(stats["tokens"].values()), "window": None}
-    row |= {
-        "busy": None,
-        "steady_per_min": None,
-        "service_s": {k: b / max(1, stats["calls"][k]) for k, b in stats["busy"].items()},
-    }
+    row |= {"busy": None, "steady_per_min": None, "busy_per_s": [round(busy, 1) for busy in per_s]}
+    row["service_s"] = {kind: busy / max(1, stats["calls"][kind]) for kind, busy in stats["busy"].items()}
     if len(ended) < width or arrived[-1] - ended[width - 1] < 1.0:
         return row
     window = (ended[width - 1], arrived[-1])
     seconds = window[1] - window[0]
     inside = sum(window[0] < e <= window[1] for e in ended)
-    area = area_at(stats["record"], window[1]) - area_at(stats["record"], window[0])
-    return {**row, "window": window, "busy": area / seconds, "steady_per_min": 60 * inside / seconds}
+    area = area_at(record, window[1]) - area_at(record, window[0])
+    shifted = [round(at - first, 3) for at in window]
+    return {**row, "window": shifted, "busy": area / seconds, "steady_per_min": 60 * inside / seconds}
 
 
 def area_at(record: Sequence[Sequence[float]], at: float) -> float:

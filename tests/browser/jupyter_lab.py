@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -132,8 +132,8 @@ class Notebook:
         self._ready()
 
     def _ready(self) -> None:
-        self.page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget?.sessionContext", timeout=60_000)
-        self.page.wait_for_function(f"() => {_KERNEL}?.status === 'idle' || {_KERNEL}?.status === 'busy'", timeout=60_000)
+        self.page.wait_for_function(_OPENED, timeout=60_000)
+        self.page.evaluate("() => Promise.all([window.jupyterapp.restored, window.jupyterapp.shell.currentWidget.revealed])")
         self.page.evaluate("() => { const s = window.jupyterapp.shell; if (s.collapseLeft) s.collapseLeft(); }")
 
     def theme(self, dark: bool) -> None:
@@ -160,8 +160,13 @@ class Notebook:
         return str(self.page.evaluate(_EXECUTE, [code, seconds * 1000]))
 
     def cell(self, code: str) -> None:
-        """Start code as a new cell would, and return at once."""
+        """Start code as a cell would, and return at once."""
         self.page.evaluate("code => { " + _KERNEL + ".requestExecute({ code }); }", code)
+
+    def save(self) -> None:
+        """Save the notebook and wait for it."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        self.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
 
     def status(self, kind: str) -> dict[str, Any]:
         """The status record (``data-lab-status``) of the first element that matches a CSS selector."""
@@ -187,7 +192,11 @@ class Notebook:
         self.page.close()
 
 
-_KERNEL = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel"
+_KERNEL = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+_OPENED = f"""() => {{
+  const kernel = {_KERNEL}, panel = window.jupyterapp?.shell.currentWidget;
+  return panel?.context?.isReady && kernel?.connectionStatus === 'connected' && ['idle', 'busy'].includes(kernel.status);
+}}"""
 _EXECUTE = (
     """async ([code, most]) => {
   const future = """
@@ -202,6 +211,16 @@ _EXECUTE = (
   return text;
 }"""
 )
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    """A notebook of code cells."""
+    made = [
+        {"cell_type": "code", "id": f"cell-{i}", "metadata": {}, "execution_count": None, "outputs": [], "source": source}
+        for i, source in enumerate(cells)
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    path.write_text(json.dumps({"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}))
 
 
 @contextlib.contextmanager

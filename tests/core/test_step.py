@@ -83,11 +83,12 @@ def test_a_seed_that_cannot_be_scored_ends_the_run_with_the_cause_and_stays_in_i
 
 
 def test_work_nearest_to_a_commit_goes_first() -> None:
-    run = seeded(schedule=Pipelined(3), settings={"slots": {"make": 1, "test": 1}})
+    run = seeded(schedule=Pipelined(2))
     run.turn(inputs.Pause())
+    run.fail("make", again=True)
     run.finish("make", text="one")
-    happened = run.turn(inputs.Continue())
-    assert [stage for stage, _ in started(happened)] == ["test", "make"]
+    assert (list(run.state.queues["make"]), list(run.state.queues["test"])) == (["p1"], ["p2"])
+    assert started(run.turn(inputs.Continue())) == [("test", "p2"), ("make", "p1")]
 
 
 def test_each_queue_is_first_in_first_out() -> None:
@@ -442,38 +443,38 @@ def test_each_verdict_uses_the_policy_in_force_when_it_is_given() -> None:
 
 
 def stuck() -> PureRun:
-    """Eight in flight although the depth is now two; p1 was committed just now, so the seven behind it are stale."""
-    run = seeded(schedule=Pipelined(8), staleness=Says("discard"), settings={"slots": {"test": 1}})
-    make_all(run, 8)
-    run.set(schedule=Pipelined(2))
+    """Twelve in flight although the depth is now four; p1 was committed just now, so the eleven behind it are stale."""
+    run = seeded(schedule=Pipelined(12), staleness=Says("discard"), settings={"slots": {"test": 1}})
+    make_all(run, 12)
+    run.set(schedule=Pipelined(4))
     run.finish("test", score=0.5)
     return run
 
 
 def test_after_twice_the_depth_discards_in_a_row_the_effective_depth_halves() -> None:
     run = stuck()
-    assert [e.outcome for e in run.of(ItemEnded)].count("discarded") == 7
-    assert [(e.old, e.new) for e in run.of(DepthChanged)] == [(2, 1)], "at the fourth; one is the least"
-    assert "4 stale items in a row" in run.of(DepthChanged)[0].why
-    assert run.state.in_flight == 1, "fewer are in flight"
+    assert list(ends(run).values()).count("discarded") == 11
+    assert [(e.old, e.new) for e in run.of(DepthChanged)] == [(4, 2)], "at the eighth; three more are too few for the next"
+    assert "8 stale items in a row" in run.of(DepthChanged)[0].why
+    assert run.state.in_flight == 2, "fewer are in flight"
 
 
-def test_three_discards_in_a_row_at_depth_two_are_not_enough() -> None:
-    run = seeded(schedule=Pipelined(4), staleness=Says("discard"), settings={"slots": {"test": 1}})
-    make_all(run, 4)
-    run.set(schedule=Pipelined(2))
+def test_fewer_discards_in_a_row_than_twice_the_depth_are_not_enough() -> None:
+    run = seeded(schedule=Pipelined(8), staleness=Says("discard"), settings={"slots": {"test": 1}})
+    make_all(run, 8)
+    run.set(schedule=Pipelined(4))
     run.finish("test", score=0.5)
-    assert list(ends(run).values()).count("discarded") == 3
+    assert list(ends(run).values()).count("discarded") == 7
     assert not run.of(DepthChanged)
 
 
 def test_each_commit_lets_the_effective_depth_grow_by_one_up_to_the_setting() -> None:
     run = stuck()
-    for depth in (2, 2):
+    for depth in (3, 4, 4):
         run.finish("make", text=f"text {run.state.seq}")
         run.finish("test", score=0.5)
         assert run.state.in_flight == depth
-    assert [(e.old, e.new) for e in run.of(DepthChanged)] == [(2, 1), (1, 2)]
+    assert [(e.old, e.new) for e in run.of(DepthChanged)] == [(4, 2), (2, 3), (3, 4)]
 
 
 def test_a_new_schedule_takes_the_effective_depth_back() -> None:
@@ -727,6 +728,9 @@ def test_one_gate_verdict_ends_a_row_of_skips() -> None:
         run.finish("make", skip=True)
         run.finish("make", text=f"text {run.state.seq}", passed=False)
     assert run.state.status == "running"
+    run.finish("make", skip=True)
+    run.finish("make", text="passes")
+    assert run.state.idle_ends == 0, "already at the verdict, not only at the commit"
 
 
 def test_a_stop_abandons_what_runs_keeps_its_items_in_order_and_is_the_last_event() -> None:

@@ -787,3 +787,20 @@ def test_a_disk_full_at_the_very_last_entry_still_ends_the_run(world: Any) -> No
     whole = world().run()
     w = world(log=Full(len(whole.log.writes) - 1, type(whole.log)())).run(checked=False)
     assert isinstance(w.shell.error, OSError)
+
+
+class Later(Full):
+    """A log that writes only when it is flushed (as on virtual time), and then finds the disk full."""
+
+    def append(self, entries: Any) -> None: ...
+
+    def flush(self) -> None:
+        if self.left == 0:
+            raise OSError(28, "No space left on device")
+        self.left -= 1
+
+
+@pytest.mark.parametrize("flushes", [0, 1])
+def test_a_disk_that_is_found_full_later_ends_the_run_too(world: Any, memory: Any, flushes: int) -> None:
+    w = world(log=Later(flushes, memory()), paused=True).run(checked=False)
+    assert isinstance(w.shell.error, OSError)

@@ -99,7 +99,11 @@ class Book:
 
 
 def gateway(*models: Model, moves: list[Any] | None = None, **limits: Any) -> Gateway:
-    return Gateway({"task": models, "reflection": models}, Limits(**limits), (lambda *move: moves.append(move)) if moves is not None else None)
+    return Gateway(
+        {"task": models, "reflection": models},
+        Limits(**limits),
+        (lambda *move: moves.append(move)) if moves is not None else None,
+    )
 
 
 def ask(gate: Gateway, text: str = "q", *, book: Book | None = None, **options: Any) -> asyncio.Task[Reply]:
@@ -267,7 +271,9 @@ def test_a_call_that_hangs_is_cancelled_at_its_deadline_and_tried_again() -> Non
 def test_the_deadline_is_for_the_call_and_not_for_the_wait_before_it() -> None:
     async def work() -> int:
         model = Model(seconds=20)
-        await asyncio.gather(*[ask(gateway_, "q") for gateway_ in [gateway(model, concurrency=1, deadline_s=30)] for _ in range(10)])
+        await asyncio.gather(
+            *[ask(gateway_, "q") for gateway_ in [gateway(model, concurrency=1, deadline_s=30)] for _ in range(10)]
+        )
         return model.cancelled
 
     assert virtually(work) == 0
@@ -440,7 +446,9 @@ def test_calls_cancelled_at_random_moments_never_leak_a_slot() -> None:
 # --- backends that break their contract -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), OSError(5, "io")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), OSError(5, "io")], ids=repr
+)
 def test_whatever_a_backend_raises_is_the_providers_trouble_and_tried_again(error: BaseException) -> None:
     async def work() -> tuple[str, list[str], int]:
         book, gate = Book(), gateway(Model(error))

