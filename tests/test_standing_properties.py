@@ -45,6 +45,9 @@ SCHEDULES: Mapping[str, Any] = {
     "pipelined": lab.Pipelined(6),
     "deep": lab.Pipelined(24),
 }
+STALENESS: Sequence[Any] = (
+    lab.Full(), lab.Guarded(0), lab.Guarded(1, beyond="update"), lab.Guarded(1, paper=True), lab.Reflective(),
+)  # fmt: skip
 NO_FAULTS = lab.Faults()
 FAULTS = lab.Faults(rate_limited=0.05, server_error=0.05, hang=0.01, malformed=0.1, empty=0.05, truncated=0.05)
 
@@ -92,7 +95,7 @@ class World:
         shell = Shell(
             worker=worker,
             task=task,
-            models={"task": (llm,), "reflection": (llm,)},
+            models=dict.fromkeys(("task", "reflection", "patch"), (llm,)),
             limits=lab.Limits(concurrency=16, deadline_s=30.0, retries=2),
             log=log,
             policy=policies,
@@ -349,7 +352,7 @@ def any_world(number: int) -> World:
         schedule=random.choice(
             [lab.Sequential(), lab.Batched(random.randint(1, 3), random.randint(1, 3)), lab.Pipelined(random.randint(1, 20))]
         ),
-        staleness=random.choice([lab.Full(), lab.Guarded(0), lab.Guarded(1, beyond="update"), lab.Guarded(1, paper=True)]),
+        staleness=random.choice(STALENESS),
         budget={name: budgets[name] for name in chosen},
         faults=random.choice([NO_FAULTS, FAULTS]),
         settings={"slots": random.choice([{}, {"validate": 1}, {"rollout": 1, "propose": 2}])},

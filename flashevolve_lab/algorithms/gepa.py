@@ -151,12 +151,10 @@ class BoundGEPA:
         return NewItem("proposal", "rollout", state.pool.version, data)
 
     def _component(self, state: RunState, drawn: Sequence[Item], parent: str) -> str:
-        """Round robin: the one after that which made the parent, moved on by each proposal started on it."""
+        """Round robin: each proposal on an artifact takes a turn, and a child goes on where its parent stands."""
         names = list(self.task.components)
-        made_by = state.artifacts[parent].component
-        born = names.index(made_by) + 1 if made_by in names else 0
-        started: int = state.starts[parent] + sum(1 for item in drawn if item.data["parent"] == parent)
-        return names[(born + started) % len(names)]
+        turns: int = state.starts[parent] + sum(1 for item in drawn if item.data["parent"] == parent)
+        return names[turns % len(names)]
 
     def need(self, state: RunState, item: Item, stage: str) -> Spend:
         """Metric calls that are not in the cache."""
@@ -177,8 +175,21 @@ class BoundGEPA:
         return not_cached(state, artifact, split, examples, cache=self.settings.cache)
 
     def proposal_need(self, state: RunState) -> Spend:
-        """Rollout, gate and one full validation, and a call to reflect."""
-        return Spend(metric_calls=2 * self.settings.minibatch + len(self.task.val), llm_calls=1)
+        """Rollout, gate and one full validation, a call to reflect, and what those in flight are still expected to need.
+
+        Without the last part the end of a budget would be spent on children that can no longer be validated.
+        """
+        waiting = sum(1 for item in state.items.values() if item.data.get("gain", 0) > 0 and not self._validating(state, item))
+        undecided = sum(1 for item in state.items.values() if item.kind == "proposal" and not item.gated)
+        passed, failed = state.counts["gate passed"], state.counts["gate failed"]
+        expected = waiting + undecided * (passed + 1) / (passed + failed + 5)
+        own = 2 * self.settings.minibatch + len(self.task.val)
+        return Spend(metric_calls=own + int(expected * len(self.task.val)), llm_calls=1)
+
+    @staticmethod
+    def _validating(state: RunState, item: Item) -> bool:
+        """Whether its validation has started, so that what it needs is reserved already."""
+        return item.stage == "validate" and item.id not in state.queues["validate"]
 
     def route(self, state: RunState, item: Item, stage: str, result: Mapping[str, Any]) -> Sequence[Route]:
         """Where an item goes after each stage."""

@@ -47,7 +47,7 @@ class RunState:
     spent: Spend = NOTHING  # only grows
     reserved: Spend = NOTHING  # the sum of what running jobs and open calls hold
     samples: dict[tuple[str, str], dict[int, Sample]] = field(default_factory=dict)  # (hash, split) → example → sample
-    starts: Counter[str] = field(default_factory=Counter)  # parent artifact → proposals started on it
+    starts: Counter[str] = field(default_factory=Counter)  # artifact → turns taken: those it was born with, and each proposal started on it
     cursor: Any = None  # where the algorithm's sampler stands (its own JSON)
     in_flight: int = 0  # proposals begun and not ended
     batches: int = 0  # batches begun
@@ -169,6 +169,8 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
     if item.kind == "proposal" and not item.gated:
         s.reserved -= Spend(proposals=1)
     s.idle_ends = s.idle_ends + 1 if e.outcome in ("skipped", "refused") else 0
+    if e.outcome == "skipped":  # it changed nothing: the next proposal on this parent takes its turn
+        s.starts[item.data["parent"]] -= 1
     if e.outcome == "discarded":
         s.gap_discards += 1
 
@@ -293,6 +295,7 @@ def _committed(s: RunState, e: ev.Committed, at: float) -> None:
     scores = {int(example): score for example, score in e.scores.items()}
     mean = sum(scores.values()) / len(scores) if scores else 0.0
     coverage = len(scores) / e.examples if e.examples else 0.0
+    s.starts[e.artifact] = max((s.starts[parent] for parent in artifact.parents), default=0)
     s.pool.add(Member(e.artifact, e.version, e.batch, artifact.parents, artifact.component, scores, mean, coverage))
     s.gap_discards = 0
     s.samples.pop((artifact.hash, "val"), None)

@@ -195,7 +195,8 @@ class Gateway:
             return line
         granted: asyncio.Future[Line] = loop.create_future()
         heapq.heappush(self._waiting[role], (priority, next(self._arrivals), granted))
-        self._grant()
+        if any(endpoint.in_flight < endpoint.limit for endpoint in self.endpoints.values()):
+            self._grant()
         try:
             return await granted
         except asyncio.CancelledError:

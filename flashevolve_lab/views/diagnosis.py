@@ -93,6 +93,8 @@ class Diagnosis:
             elif isinstance(entry.event, ev.JobStarted):
                 self._worked.add(entry.event.stage)
             self._folding.take(entry)
+            if isinstance(entry.event, ev.Committed) and entry.event.version == 0:
+                self._samples.clear()  # how the seed was scored says nothing about what comes after
             if _moves(entry.event):
                 self._sample(at)
 

@@ -54,7 +54,7 @@ class Feed(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {action}" for action, count in self._view.snapshot().actions.items())
-        return f"<Feed {counts or self.sentence}>"
+        return readable(f"<Feed {counts or self.sentence}>")
 
     # --- the log ----------------------------------------------------------------------------------------------------------
 

@@ -121,13 +121,13 @@ class View {
     this.shut = button("×", () => this.send({ kind: "close" }), "lab-square", { "aria-label": "Close", title: "Close (Esc)" });
     this.title = el("h2");
     this.find = el("input", "lab-find", { placeholder: "p12, a7, j33", "aria-label": "Show an item, an artifact or a job by its id", size: 11, spellcheck: "false" });
-    const form = el("form", "", {}, this.find);
-    form.addEventListener("submit", (event) => {
+    this.find.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !this.find.value.trim()) return; // no form: JupyterLab keeps Enter from submitting
       event.preventDefault();
-      if (this.find.value.trim()) this.go(this.find.value.trim());
+      this.go(this.find.value.trim());
       this.find.value = "";
     });
-    const top = el("header", "lab-top", {}, this.back, this.forward, this.title, form, this.shut);
+    const top = el("header", "lab-top", {}, this.back, this.forward, this.title, this.find, this.shut);
     this.answer = el("div", "lab-answer", { role: "status" });
     this.empty = el("p", "lab-empty", {}, "Nothing is chosen yet. Click a verdict in the feed, a job in the chart, or type an id above.");
     this.body = el("div", "lab-body");

@@ -61,8 +61,11 @@ def summary_html(s: Summary) -> str:
     return f'{_ALONE}<div class="fl-static" style="border-left: 3px solid #888; padding: 2px 10px">{body}</div>'
 
 
-# Jupyter says "model not found" in place of a widget that no kernel knows any more: beside the summary that is only noise.
-_ALONE = "<style>.jp-OutputArea:has(.fl-static) .jp-OutputArea-output.jupyter-widgets:not(:has(*)) { display: none; }</style>"
+# Where no kernel knows the widgets any more Jupyter says "Loading widget…" in their place: beside the summary that is noise.
+_ALONE = (
+    "<style>.jp-OutputArea:has(.fl-static):not(:has(.fl-lab)) "
+    "[data-mime-type='application/vnd.jupyter.widget-view+json'] { display: none; }</style>"
+)
 
 
 def escaped(text: str) -> str:

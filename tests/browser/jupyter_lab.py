@@ -177,10 +177,16 @@ class Notebook:
         """A screenshot under ``.artifacts/``."""
         ARTIFACTS.mkdir(exist_ok=True)
         path = ARTIFACTS / f"{name}.png"
-        if selector:
-            self.page.locator(selector).first.screenshot(path=path)
-        else:
+        if selector is None:
             self.page.screenshot(path=path)
+            return path
+        before, element = self.page.viewport_size, self.page.locator(selector).first
+        height = int(element.bounding_box()["height"]) + 200  # what scrolls is the notebook, so the whole must fit
+        self.page.set_viewport_size({**before, "height": max(height, before["height"])})
+        element.scroll_into_view_if_needed()
+        self.page.wait_for_timeout(700)
+        element.screenshot(path=path)
+        self.page.set_viewport_size(before)
         return path
 
     def strangers(self) -> list[str]:

@@ -471,7 +471,8 @@ def test_fewer_discards_in_a_row_than_twice_the_depth_are_not_enough() -> None:
 def test_each_commit_lets_the_effective_depth_grow_by_one_up_to_the_setting() -> None:
     run = stuck()
     for depth in (3, 4, 4):
-        run.finish("make", text=f"text {run.state.seq}")
+        fresh = next(j.id for j in run.state.jobs.values() if run.state.items[j.item].base == run.state.pool.version)
+        run.turn(inputs.JobDone(fresh, {"text": f"text {run.state.seq}"}))
         run.finish("test", score=0.5)
         assert run.state.in_flight == depth
     assert [(e.old, e.new) for e in run.of(DepthChanged)] == [(4, 2), (2, 3), (3, 4)]

@@ -310,6 +310,33 @@ def test_stopping_twice_is_stopping_once(world: Any) -> None:
     assert len(w.of(ev.RunStopped)) == 1
 
 
+@pytest.mark.parametrize("threads", [False, True], ids=["async", "threads"])
+@pytest.mark.parametrize("clock", [lab.Wall(), lab.Virtual()], ids=["wall", "virtual"])
+def test_calls_of_a_job_that_is_no_longer_wanted_are_cancelled_and_charged_and_the_run_goes_on(
+    world: Any, scripted: Any, task_of: Any, clock: Any, threads: bool
+) -> None:
+    def hang_once(request: lab.Request, number: int) -> Any:
+        mine = w.shell.state.items.get("p2")
+        if mine is not None and mine.stage == "gate" and request.role == "task" and len(discarded) < 3:
+            discarded.append(number)
+            if len(discarded) == 3:
+                w.shell.loop.call_later(0.01, w.shell.post, on.JudgeByHand("p2", "discard", "I do not like it"))
+            return never(request, number)
+        return None
+
+    def program(components: Any, example: Any, llm: Any) -> str:
+        return str(llm.ask(example["input"], system=components["prompt"]))
+
+    discarded: list[int] = []
+    task = task_of(program=program) if threads else task_of()
+    llm = scripted(hang_once, task_s=0.001, reflect_s=0.001)
+    w = world(llm, task=task, clock=clock, schedule=lab.Sequential(), budget={"metric_calls": 100}).run()
+    assert w.end.kind == "budget", w.end
+    assert [e.reason for e in w.of(ev.JobAbandoned)] == ["discarded by hand"]
+    assert w.llm.cancelled == 3 == len([e for e in w.of(ev.CallFinished) if e.outcome == "cancelled"])
+    assert w.shell.state.pool.version > 3
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------------
 
 

@@ -151,6 +151,11 @@ def test_a_plain_text_stands_where_widgets_cannot_work(feed):
     assert repr(feed) == "<Feed 1 accept, 1 discard>"
 
 
+def test_the_plain_text_can_be_sent_whatever_an_action_is_called(feed):
+    feed.take([begin(), judged(2, action="\ud800")])
+    assert repr(feed) == "<Feed 1 ?>"
+
+
 def test_an_unknown_option_is_refused():
     with pytest.raises(TypeError):
         Feed(colour="red")
