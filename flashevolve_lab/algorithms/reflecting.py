@@ -145,7 +145,9 @@ def _without_thinking(reply: Reply) -> str:
     text = reply.text
     first = _THINKING.search(text)
     if first and first[1]:  # closed but never opened: the chat template had opened it
-        _outer_blocks(text[: first.start()], text)  # unless it stands inside a fenced text: then nobody can tell, and it is refused
+        _outer_blocks(
+            text[: first.start()], text
+        )  # unless it stands inside a fenced text: then nobody can tell, and it is refused
         text = text[first.end() :]
     while (tag := _THINKING.search(text)) and not _FENCE.search(text, 0, tag.start()):
         end = _THOUGHT.search(text, tag.end())

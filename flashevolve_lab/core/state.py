@@ -47,7 +47,9 @@ class RunState:
     spent: Spend = NOTHING  # only grows
     reserved: Spend = NOTHING  # the sum of what running jobs and open calls hold
     samples: dict[tuple[str, str], dict[int, Sample]] = field(default_factory=dict)  # (hash, split) → example → sample
-    starts: Counter[str] = field(default_factory=Counter)  # artifact → turns taken: those it was born with, and each proposal started on it
+    starts: Counter[str] = field(
+        default_factory=Counter
+    )  # artifact → turns taken: those it was born with, and each proposal started on it
     cursor: Any = None  # where the algorithm's sampler stands (its own JSON)
     in_flight: int = 0  # proposals begun and not ended
     batches: int = 0  # batches begun
@@ -57,7 +59,7 @@ class RunState:
     last_failure: str = ""  # the message of the last failed job or sample
     exhausted: str = ""  # set once a call could never fit what is left of the budget: nothing new starts
     idle_ends: int = 0  # items in a row that ended without a gate verdict (skipped, refused)
-    gap_discards: int = 0  # discards for staleness in a row
+    gap_discards: int = 0  # discards in a row by the staleness policy
     effective_depth: int | None = None  # below the schedule's depth only against livelock
     limits: dict[str, int] = field(default_factory=dict)  # server → calls in flight it is given, where that has moved
     step_jobs: int = 0  # jobs a step still allows
@@ -171,8 +173,6 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
     s.idle_ends = s.idle_ends + 1 if e.outcome in ("skipped", "refused") else 0
     if e.outcome == "skipped":  # it changed nothing: the next proposal on this parent takes its turn
         s.starts[item.data["parent"]] -= 1
-    if e.outcome == "discarded":
-        s.gap_discards += 1
 
 
 def _job_started(s: RunState, e: ev.JobStarted, at: float) -> None:
@@ -282,8 +282,8 @@ def _staleness_judged(s: RunState, e: ev.StalenessJudged, at: float) -> None:
     s.counts[f"stale {e.action}"] += 1
     if e.where == "hand" and e.action == "accept":
         s.items[e.item].data["accepted_by_hand"] = True
-    if e.action != "discard":
-        s.gap_discards = 0
+    if e.where != "hand":
+        s.gap_discards = s.gap_discards + 1 if e.action == "discard" else 0
 
 
 def _patched(s: RunState, e: ev.Patched, at: float) -> None:

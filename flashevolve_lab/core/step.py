@@ -8,7 +8,7 @@ appends, applies and then acts on. One rule a change must keep: a decision sits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flashevolve_lab.core import events as ev
@@ -91,9 +91,17 @@ def _set_knobs(state: RunState, given: on.SetKnobs) -> list[Event]:
     changes: list[Event] = []
     for knob, new in given.values.items():
         old = state.budget if knob == "budget" else state.settings.get(knob)
+        if knob == "budget":
+            new = _affordable(state, new)
         if old != new:
             changes.append(ev.SettingChanged(knob, old, new, given.by, given.why))
     return changes
+
+
+def _affordable(state: RunState, limits: Mapping[str, float]) -> dict[str, float]:
+    """A budget is never below what is spent or promised already."""
+    committed = (state.spent + state.reserved).as_dict()
+    return {name: max(limit, committed.get(name, 0)) for name, limit in limits.items()}
 
 
 def _stop(state: RunState, given: on.Stop) -> list[Event]:

@@ -130,15 +130,22 @@ class JobAsker:
         return asyncio.run_coroutine_threadsafe(self._asked(messages, options), self._shell.loop).result().text
 
     async def _asked(self, messages: str | Sequence[Message], options: dict[str, Any]) -> Reply:
-        """A call made outside the loop, whose caller waits for it there."""
+        """A call made outside the loop, whose caller waits for it there. It is cancelled with its job."""
         await self._shell.places.back()
         at_once = False
+        asks = self._shell.asks.setdefault(self._job, set())
+        task = asyncio.current_task()
+        assert task is not None
+        asks.add(task)
         try:
             return await self.complete(messages, **options)
         except asyncio.CancelledError:
             at_once = True
             raise
         finally:
+            asks.discard(task)
+            if not asks:
+                self._shell.asks.pop(self._job, None)
             await self._shell.places.left(at_once=at_once)
 
 

@@ -86,6 +86,7 @@ class Shell:
         self._unwritten: list[Entry] = []
         self._written = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.asks: dict[str, set[asyncio.Task[Any]]] = {}  # job → calls that its threads wait for
         self._began = 0.0
         self._began_at = 0.0
         self._crash: BaseException | None = None  # set: nothing is written or acted upon any more
@@ -243,7 +244,7 @@ class Shell:
                 if job in self.state.jobs:
                     self._tasks[job] = self.loop.create_task(self._work(job), name=f"{event.stage} {job}")
             case ev.JobAbandoned(job) | ev.JobFailed(job):
-                if (task := self._tasks.get(job)) is not None:
+                for task in (*filter(None, [self._tasks.get(job)]), *self.asks.get(job, ())):
                     task.cancel()
             case ev.RunStarted() | ev.RunResumed():
                 self._flush()

@@ -85,7 +85,9 @@ class OpenAI:
             where = _public(self.base_url)
             raise SetupError(f"no server answers at {where}: start it, or correct base_url=…") from error
         except ValueError:
-            raise SetupError(f"{_public(self.base_url)}: its list of models is not JSON; is base_url=… the API's address?") from None
+            raise SetupError(
+                f"{_public(self.base_url)}: its list of models is not JSON; is base_url=… the API's address?"
+            ) from None
         models = _models(listed)
         self._note_context(models)
         names = [str(model.get("id")) for model in models]
@@ -151,6 +153,7 @@ class OpenAI:
         """The running loop's client, made at its first use."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
+            import httpx2
             import openai
 
             self._clients[loop] = openai.AsyncOpenAI(
@@ -158,7 +161,7 @@ class OpenAI:
                 api_key=self._key or "none",
                 max_retries=0,
                 timeout=self.timeout_s,
-                http_client=openai.DefaultAioHttpClient(),
+                http_client=openai.DefaultAioHttpClient(limits=httpx2.Limits(max_connections=None)),  # the gateway limits
             )
         return self._clients[loop]
 

@@ -20,6 +20,7 @@ def recorded(values: Mapping[str, Any], policies: Policies, stages: Sequence[str
 def _schedule(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
     if isinstance(value, type) or not (hasattr(value, "admits") and hasattr(value, "depth")):
         raise SetupError(f"schedule: expected Sequential(), Batched(p, n), Pipelined(depth) or one of your own; got {value!r}")
+    _whole("schedule.depth", value.depth)
     return policies.live(value)
 
 

@@ -134,6 +134,9 @@ class Task:
             _check_callable(name, getattr(self, name), signature)
         _check_callable("show", self.show, "(example)")
         _check_values(self.name, self.perfect, self.worst)
+        for name in ("perfect", "worst"):
+            if not isinstance(getattr(self, name), (int, float)) or not math.isfinite(getattr(self, name)):
+                raise SetupError(f"{name}: expected a finite number; got {getattr(self, name)!r}")
         if isinstance(self.program, Prompt):
             _check_prompt(self.program, self.components, self.train, self.val)
 
@@ -199,7 +202,9 @@ def _checked_seed(seed: Any) -> dict[str, str]:
 
 def _check_examples(name: str, examples: Any) -> None:
     if isinstance(examples, (str, bytes, Mapping)) or not isinstance(examples, Sequence):
-        raise SetupError(f"{name}: expected a list of examples; got {type(examples).__name__}. A data frame: .to_dict('records')")
+        raise SetupError(
+            f"{name}: expected a list of examples; got {type(examples).__name__}. A data frame: .to_dict('records')"
+        )
     if not examples:
         raise SetupError(f"{name}: expected at least one example; got none. Check the path or the filter that made it.")
 

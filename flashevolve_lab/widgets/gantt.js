@@ -475,8 +475,11 @@ class View {
 
   frame() {
     this.raf = 0;
-    if (!this.visible || !this.root.isConnected) return;
     const clock = performance.now();
+    if (!this.visible || !this.root.isConnected) {
+      this.report(clock);
+      return;
+    }
     this.ticks.push(clock);
     this.advance();
     if (this.dirty || this.moved()) {

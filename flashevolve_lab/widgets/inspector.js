@@ -33,6 +33,7 @@ function svg(tag, attributes = {}) {
 }
 
 const count = (n) => Number(n).toLocaleString("en-US");
+const many = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 const score = (x) => (x === null || x === undefined ? "–" : Number(Number(x).toFixed(3)).toString());
 const known = (action) => (action in SIGNS ? action : "other");
 
@@ -219,7 +220,7 @@ class View {
       ...row("Pool", version),
       ...row("Item", el("bdi", "", {}, facts.place || "–")),
       ...row("Base", `version ${base}; the pool is now at ${facts.version}`, stale ? `; judged ${["", "once", "twice"][facts.verdicts.length] ?? `${facts.verdicts.length} times`}, last at gap ${stale.gap}` : ""),
-      ...row("Cost", `${count(spent.tokens)} tokens in ${count(spent.llm_calls)} calls, ${count(spent.metric_calls)} metric calls`, spent.dollars ? `, $${spent.dollars.toFixed(4)}` : ""))];
+      ...row("Cost", `${many(spent.tokens, "token")} in ${many(spent.llm_calls, "call")}, ${many(spent.metric_calls, "metric call")}`, spent.dollars ? `, $${spent.dollars.toFixed(4)}` : ""))];
   }
 
   drawAnswer(facts) {
@@ -333,7 +334,7 @@ class View {
     if (!body) shown.append(el("span", "lab-soft", {}, "(empty)"));
     const words = roles.map((role, i) => (i ? COLUMNS[role].toLowerCase() : COLUMNS[role])).join(" · ");
     const standing = text.version === null ? "not in the pool" : `v${text.version}, mean ${score(text.mean)}`;
-    const differs = !d || !(own || other) ? "" : d.equal ? "equal" : own ? `${count(d.added)} words only here` : `${count(d.gone)} words only here`;
+    const differs = !d || !(own || other) ? "" : d.equal ? "equal" : `${many(own ? d.added : d.gone, "word")} only here`;
     const head = el("div", "lab-cellhead", {}, el("strong", "", {}, words), own ? el("code", "", {}, text.id) : this.chip(text.id), el("span", "lab-soft", {}, standing), el("span", "lab-soft", {}, differs), copier(body));
     shown.setAttribute("tabindex", "0");
     shown.setAttribute("role", "group");
@@ -349,7 +350,7 @@ class View {
     const work = facts.work.map((job) => el("tr", "", {}, ...[job.job, job.stage, String(job.slot), clock(job.started), job.ended === null ? "running" : clock(job.ended), job.outcome].map((words) => el("td", "", {}, words)), el("td", "lab-message", {}, el("bdi", "", {}, job.message))));
     const heads = ["job", "stage", "slot", "from", "to", "outcome", ""].map((words) => el("th", "", { scope: "col" }, words));
     const table = el("table", "", {}, el("thead", "", {}, el("tr", "", {}, ...heads)), el("tbody", "", {}, ...work));
-    const jobs = work.length ? [this.details("jobs", [`${work.length} ${work.length === 1 ? "job" : "jobs"}`], [el("div", "lab-scroll", {}, table)])] : [];
+    const jobs = work.length ? [this.details("jobs", [many(work.length, "job")], [el("div", "lab-scroll", {}, table)])] : [];
     const none = lines.length ? [] : [el("p", "lab-soft", {}, "No gate and no staleness verdict so far.")];
     return [el("h3", "", {}, "Verdicts"), ...none, el("ol", "lab-story", {}, ...lines.map(([, line]) => line)), ...jobs];
   }
@@ -372,7 +373,7 @@ class View {
   drawEvidence(evidence, facts) {
     const trials = evidence.trials.map((trial, i) => this.trial(trial, i === 0));
     const said = evidence.spoken.map((reply) => this.details(`reply ${reply.call}`,
-      [`${reply.role}: ${reply.outcome === "ok" ? "raw reply" : reply.outcome} `, el("span", "lab-soft", {}, `${reply.call}, ${clock(reply.at)}, ${count(reply.tokens)} tokens${reply.finish ? `, finish: ${reply.finish}` : ""}`)],
+      [`${reply.role}: ${reply.outcome === "ok" ? "raw reply" : reply.outcome} `, el("span", "lab-soft", {}, `${reply.call}, ${clock(reply.at)}, ${many(reply.tokens, "token")}${reply.finish ? `, finish: ${reply.finish}` : ""}`)],
       [copier(reply.text), el("span", "lab-soft", {}, " ", el("bdi", "", {}, reply.model)), prose(reply.text)]));
     const raw = evidence.raw.map((work) => this.details(`raw ${work.job}`, [`${work.stage}: a text that could not be used `, el("span", "lab-soft", {}, work.job)], [prose(work.message, "lab-plain"), copier(work.raw), prose(work.raw)]));
     const notes = evidence.notes.map((note) => prose(note, "lab-plain lab-soft"));
@@ -434,7 +435,7 @@ class View {
       const more = list.length > CHIPS ? [folded(`${list.length - CHIPS} more`, () => list.slice(CHIPS).map(chip))] : [];
       return [el("div", "lab-line", {}, el("span", "lab-soft", {}, words), ...list.slice(0, CHIPS).map(chip), ...more)];
     };
-    return [el("h3", "", {}, "Relatives"), ...row(`${facts.ancestors.length} ${facts.ancestors.length === 1 ? "ancestor" : "ancestors"}, nearest first`, facts.ancestors), ...row(`${facts.descendants.length} ${facts.descendants.length === 1 ? "descendant" : "descendants"}`, facts.descendants)];
+    return [el("h3", "", {}, "Relatives"), ...row(`${many(facts.ancestors.length, "ancestor")}, nearest first`, facts.ancestors), ...row(many(facts.descendants.length, "descendant"), facts.descendants)];
   }
 
   /** What the inspector shows, for tests. */

@@ -503,7 +503,6 @@ def test_components_are_taken_in_turn_as_in_gepa(seed: int, tmp_path: Any):
     assert components_of(run) == theirs.components
 
 
-@pytest.mark.xfail(strict=True, reason="our round robin moves on for a skipped proposal, gepa's does not")
 def test_a_skipped_proposal_does_not_move_the_turn_of_components(tmp_path: Any):
     world = World(seed=three(12))
     theirs, _ = run_gepa(world, 0, 500)
@@ -511,9 +510,6 @@ def test_a_skipped_proposal_does_not_move_the_turn_of_components(tmp_path: Any):
     assert components_of(run) == theirs.components
 
 
-@pytest.mark.xfail(
-    strict=True, reason="gepa's child inherits its parent's pointer at the commit, ours goes on from what made it"
-)
 def test_a_child_goes_on_from_where_its_parent_stands_when_it_is_committed(tmp_path: Any):
     world = World(seed=three(0), skip_perfect=False)
     theirs, _ = run_gepa(world, 0, 500, PxNSampling(2, 2), Fresh(0))

@@ -218,7 +218,7 @@ def measure(spans: int, seconds: float, folder: Path) -> Row:
 
     cells = [f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom live_view import Player\nplayer = None", "player and player.show()"]
     with jupyter_lab.server(folder / "root") as server, jupyter_lab.browser() as browser:
-        _write_notebook(folder / "root" / "live.ipynb", cells)
+        jupyter_lab.write_notebook(folder / "root" / "live.ipynb", cells)
         book = jupyter_lab.Notebook(browser, server)
         wire = _Wire(book.page)
         book.open("live.ipynb")
@@ -253,13 +253,6 @@ class _Wire:
     def clear(self) -> None:
         """Begin to count."""
         self.received = 0
-
-
-def _write_notebook(path: Path, cells: list[str]) -> None:
-    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    listed = [{**empty, "id": f"c{n}", "source": source} for n, source in enumerate(cells)]
-    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": listed}))
 
 
 # --- what is printed ------------------------------------------------------------------------------------------------------

@@ -121,8 +121,10 @@ def test_a_stale_item_is_opened_from_the_feed_discarded_by_hand_and_an_edited_te
     jupyter_lab.until(lambda: feed_of(note)["rows"] > 30, 60, "more verdicts")
     note.shot("inspector-light")
 
-    item = note.execute("run.pause()\nprint(next(i.id for i in run.state.items.values() if i.kind == 'proposal'))").strip()
-    jupyter_lab.until(lambda: note.execute("print(poller.seq == run.state.seq)").strip() == "True", 10, "the views to have read all")
+    note.execute("run.pause()")
+    quiet = "print(run.state.status == 'paused' and not run.state.jobs and poller.seq == run.state.seq)"
+    jupyter_lab.until(lambda: note.execute(quiet).strip() == "True", 20, "all jobs to end and the views to have read all")
+    item = note.execute("print(next(i.id for i in run.state.items.values() if i.kind == 'proposal'))").strip()
     find(note, item)
     page.locator(".lab-reason").fill("<b>dull</b>")
     page.get_by_role("button", name="Discard").click()
@@ -195,8 +197,7 @@ def test_hostile_text_through_every_field_changes_nothing_but_the_text(opened):
     page.wait_for_selector(".lab-answer .lab-error")
     for fold in page.locator(".lab-inspector details").all():
         fold.evaluate("node => { node.open = true; }")
-    for button in page.locator(".lab-fold").all():
-        button.click(timeout=5_000, force=True)
+    page.evaluate("() => { for (let node; (node = document.querySelector('.lab-fold')); ) node.click(); }")
     note.shot("inspector-hostile")
 
     assert page.locator(".evil, .lab-feed img, .lab-inspector img, .lab-inspector script, .lab-inspector b").count() == 0

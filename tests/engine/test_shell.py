@@ -322,18 +322,22 @@ def test_calls_of_a_job_that_is_no_longer_wanted_are_cancelled_and_charged_and_t
             if len(discarded) == 3:
                 w.shell.loop.call_later(0.01, w.shell.post, on.JudgeByHand("p2", "discard", "I do not like it"))
             return never(request, number)
+        if len(discarded) == 3 and w.shell.state.items.get("p3"):
+            cancelled.append(w.llm.cancelled)
         return None
 
     def program(components: Any, example: Any, llm: Any) -> str:
         return str(llm.ask(example["input"], system=components["prompt"]))
 
     discarded: list[int] = []
+    cancelled: list[int] = []  # as seen by the first request after it
     task = task_of(program=program) if threads else task_of()
     llm = scripted(hang_once, task_s=0.001, reflect_s=0.001)
-    w = world(llm, task=task, clock=clock, schedule=lab.Sequential(), budget={"metric_calls": 100}).run()
+    w = world(llm, task=task, clock=clock, schedule=lab.Sequential(), budget={"metric_calls": 100})
+    w.run()
     assert w.end.kind == "budget", w.end
     assert [e.reason for e in w.of(ev.JobAbandoned)] == ["discarded by hand"]
-    assert w.llm.cancelled == 3 == len([e for e in w.of(ev.CallFinished) if e.outcome == "cancelled"])
+    assert cancelled[0] == w.llm.cancelled == 3 == len([e for e in w.of(ev.CallFinished) if e.outcome == "cancelled"])
     assert w.shell.state.pool.version > 3
 
 
