@@ -124,7 +124,7 @@ class View {
     !this.hidden.has(this.data.text(row, ACTION)) && (!this.where || this.data.placeOf(row) === this.where);
 
   draw() {
-    const { data, model } = this, any = data.rows.length > 0;
+    const { data, model } = this, any = data.rows.length > 0, began = performance.now();
     this.trouble.textContent = model.get("trouble");
     this.trouble.hidden = !model.get("trouble");
     this.empty.textContent = any ? "" : model.get("sentence");
@@ -133,6 +133,7 @@ class View {
     this.drawFilters();
     this.drawChart();
     this.drawRows();
+    this.took = performance.now() - began;
     this.report();
   }
 
@@ -251,8 +252,9 @@ class View {
   select() {
     const item = this.model.get("selected");
     [...this.list.children].forEach((node, i) => {
-      node.setAttribute("aria-selected", String(item !== "" && node.dataset.item === item));
-      node.classList.toggle("lab-active", i === this.active);
+      const chosen = String(item !== "" && node.dataset.item === item), active = i === this.active;
+      if (node.getAttribute("aria-selected") !== chosen) node.setAttribute("aria-selected", chosen); // only what changed costs a layout
+      if (node.classList.contains("lab-active") !== active) node.classList.toggle("lab-active", active);
     });
     const node = this.list.children[this.active];
     if (node) this.list.setAttribute("aria-activedescendant", node.id);
@@ -288,7 +290,7 @@ class View {
     const counts = Object.fromEntries(this.data.actions().map((action) => [action, this.data.count(action)]));
     this.root.dataset.labStatus = JSON.stringify({
       rows: this.data.rows.length, drawn: this.list.childElementCount, counts, hidden: [...this.hidden], where: this.where,
-      selected: this.model.get("selected"), active: this.list.children[this.active]?.dataset.item ?? "", trouble: this.model.get("trouble"),
+      selected: this.model.get("selected"), active: this.list.children[this.active]?.dataset.item ?? "", trouble: this.model.get("trouble"), draw_ms: Math.round(this.took * 10) / 10,
     });
   }
 
