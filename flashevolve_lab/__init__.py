@@ -1,7 +1,7 @@
 """FlashEvolve Lab: asynchronous evolution of LLM agents' text, watched and steered from a notebook.
 
-    import flashevolve_lab as lab
-    run = lab.start(task, llm=lab.OpenAI(url, model=name), budget=lab.Budget(metric_calls=2_000))
+import flashevolve_lab as lab
+run = lab.start(task, llm=lab.OpenAI(url, model=name), budget=lab.Budget(metric_calls=2_000))
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flashevolve_lab.llm import (
     UnitingRules,
 )
 from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Reflective, Sequential
-from flashevolve_lab.runs import Best, Budget, Run, Status, resume, start
+from flashevolve_lab.runs import Best, Budget, Run, Status, compare, resume, start
 from flashevolve_lab.runs import list_runs as runs
 from flashevolve_lab.runs import open_run as open
 from flashevolve_lab.tasks import Prompt, Score, Task, quick, simulated_task
@@ -74,5 +74,5 @@ __all__ = [
     "Faults", "FixedLatency", "Full", "Guarded", "IndependentRules", "InstructionBank", "InvariantError", "LabError", "Limits", "LogError",
     "ModelError", "OpenAI", "Pace", "Pipelined", "Prompt", "Proposer", "RateLimited", "Record", "Reflect", "Reflective", "Refused", "Reply",
     "Request", "Run", "RunError", "Scaled", "Score", "Sequential", "SetupError", "Simulated", "StaleItem", "Starts", "Status",
-    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "dashboard", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "start",
+    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "compare", "dashboard", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "start",
 ]  # fmt: skip

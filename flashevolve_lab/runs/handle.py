@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from flashevolve_lab.engine import Shell
     from flashevolve_lab.plots import Figures
-    from flashevolve_lab.widgets import Dashboard
+    from flashevolve_lab.widgets import Dashboard, Inspector
 
 _FAILED = ("failures", "error")
 
@@ -100,6 +100,12 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.status}>"
+
+    def inspect(self, id: str) -> Inspector:
+        """The inspector of an item ("p3"), an artifact ("a5") or a job ("j7"): beside the current version, with its evidence."""
+        from flashevolve_lab.runs.showing import inspector
+
+        return inspector(self, id)
 
     def _ipython_display_(self) -> None:
         from flashevolve_lab.runs.showing import display_run

@@ -14,7 +14,7 @@ from flashevolve_lab.runs.budget import Budget
 from flashevolve_lab.runs.handle import Run
 
 if TYPE_CHECKING:
-    from flashevolve_lab.widgets import Dashboard
+    from flashevolve_lab.widgets import Dashboard, Inspector
 
 
 def dashboard(run: Run, *, policies: Sequence[type] = ()) -> Dashboard:
@@ -35,7 +35,7 @@ def dashboard(run: Run, *, policies: Sequence[type] = ()) -> Dashboard:
         raise SetupError(f"dashboard(run): expected a run from lab.start, lab.resume or lab.open; got {type(run).__name__}")
     shown = run._dashboard
     if shown is None or shown.closed:
-        from flashevolve_lab.widgets import Dashboard
+        from flashevolve_lab.widgets import Dashboard, Inspector
 
         shown = run._dashboard = Dashboard(
             run,
@@ -47,6 +47,16 @@ def dashboard(run: Run, *, policies: Sequence[type] = ()) -> Dashboard:
     else:
         shown.controls.offer(policies)
     return shown
+
+
+def inspector(run: Run, id: str) -> Inspector:
+    """An inspector of its own, following the run. Raises `SetupError` when the log knows no such id."""
+    from flashevolve_lab.widgets import Inspector, Poller
+
+    view = Inspector(run, show_example=_examples(run))
+    view.poller = Poller(run, [view])  # followed as long as it is shown
+    view.show(id)
+    return view
 
 
 def display_run(run: Run) -> None:

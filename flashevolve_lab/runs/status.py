@@ -29,7 +29,7 @@ class Best:
         return "\n\n".join(f"## {name}\n{text}" for name, text in self.components.items())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Status:
     """A run at one moment.
 
@@ -53,6 +53,9 @@ class Status:
     outcomes: Mapping[str, int]
     forecast: str
     simulated: bool
+
+    def __repr__(self) -> str:
+        return f"<Status {self}>"
 
     def __str__(self) -> str:
         label = " (simulated model)" if self.simulated else ""

@@ -133,7 +133,8 @@ class Task:
         for name, signature in (("program", "(components, example, llm)"), ("metric", "(example, output)")):
             _check_callable(name, getattr(self, name), signature)
         _check_callable("show", self.show, "(example)")
-        _check_values(self.name, self.perfect, self.worst)
+        if not isinstance(self.name, str):
+            raise SetupError(f"name: expected a text; got {self.name!r}")
         for name in ("perfect", "worst"):
             if not isinstance(getattr(self, name), (int, float)) or not math.isfinite(getattr(self, name)):
                 raise SetupError(f"{name}: expected a finite number; got {getattr(self, name)!r}")
@@ -220,15 +221,6 @@ def _check_callable(name: str, function: Any, signature: str) -> None:
         parameters.bind(*[None] * (signature.count(",") + 1))
     except TypeError as error:
         raise SetupError(f"{name}: expected a function {signature}; this one has the signature {parameters}") from error
-
-
-def _check_values(name: Any, perfect: Any, worst: Any) -> None:
-    if not isinstance(name, str):
-        raise SetupError(f"name: expected a text; got {name!r}")
-    if not isinstance(perfect, (int, float)) or math.isnan(perfect):
-        raise SetupError(f"perfect: expected a number; got {perfect!r}")
-    if not isinstance(worst, (int, float)) or not math.isfinite(worst):
-        raise SetupError(f"worst: expected a finite number; got {worst!r}")
 
 
 def _check_prompt(program: Prompt, components: Components, *splits: Sequence[Example]) -> None:

@@ -3,14 +3,14 @@
 Owns the buttons and sends what they and the knobs ask for. Owns no setting: what is in force is read back from the log. One rule
 a change must keep: a callback hands a command over and returns; it never waits, and whatever it raises is shown beside it.
 
-What a front end can do while a cell is busy (click until the log has the change; measured with JupyterLab 4.6, ipywidgets 8.1.9
-and ipykernel 7.4 by `tests/browser/test_lab.py`; the other versions in `reference/platform.md` §3):
+What a front end can do while a cell is busy (click until the log has the change; measured by `tests/browser/test_lab.py` with
+JupyterLab 4.6 and with Notebook 7.6, ipywidgets 8.1.9, ipykernel 7.4; other versions in `reference/platform.md` §3):
 
-- the engine runs on its own thread, so a cell that started a run and returned leaves everything free: 0.03 to 0.1 s;
+- the engine runs on its own thread, so a cell that started a run and returned leaves everything free: 0.01 to 0.1 s;
 - during ``await run`` in a cell: the same;
-- during a cell that blocks the kernel (a loop, ``time.sleep``, ``run.wait()``): the same, because JupyterLab sends clicks over a
-  subshell, on another thread. Where a front end or a kernel has no subshells (ipykernel 6, Notebook 7 so far): when the cell has
-  ended. What is shown goes on all the same;
+- during a cell that blocks the kernel (a loop, ``time.sleep``, ``run.wait()``): the same, because these front ends send clicks
+  over a subshell, on another thread. Without subshells (ipykernel 6, VS Code so far): when the cell has ended. What is shown goes
+  on all the same;
 - ``run.set(...)``, ``run.pause()`` and the like work from any thread of the process at any time.
 """
 

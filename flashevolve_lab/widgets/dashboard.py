@@ -22,7 +22,7 @@ from flashevolve_lab.widgets.gantt import Gantt, figure_colours
 from flashevolve_lab.widgets.inspector import Inspector
 from flashevolve_lab.widgets.lineage import LineageTree
 from flashevolve_lab.widgets.live import PERIOD_S, Commands, Poller, Source, View
-from flashevolve_lab.widgets.overview import Overview, state_of
+from flashevolve_lab.widgets.overview import Overview
 from flashevolve_lab.widgets.summary import Summary, summary_html, summary_text
 
 KEEP_S = 20.0  # the static summary in the notebook is renewed at most this often
@@ -69,7 +69,7 @@ class Dashboard(ipw.VBox):  # type: ignore[misc]
         self.inspector = Inspector(run, show_example=show_example)
         self.lineage = LineageTree()
         self._links = Links()
-        self._keeper = Keeper(self.summary)
+        self._keeper = Keeper(self.summary, lambda: self.overview.state)
         self._selecting = False
         super().__init__(self._layout(), layout=ipw.Layout(width="100%"))
         self.add_class("fl-dashboard")
@@ -141,7 +141,7 @@ class Dashboard(ipw.VBox):  # type: ignore[misc]
         return Summary(
             run=overview.run,
             standing=standing,
-            state=state_of(standing, lambda: self._run.growing),
+            state=overview.state,
             line=overview.diagnosis.line,
             seed=overview.seed,
             points=overview.points,
@@ -194,8 +194,8 @@ class Links:
 class Keeper:
     """A view that keeps the static summaries in the notebook fresh: when the run's state changes, else now and then."""
 
-    def __init__(self, summary: Callable[[], Summary]) -> None:
-        self._summary = summary
+    def __init__(self, summary: Callable[[], Summary], state: Callable[[], str]) -> None:
+        self._summary, self._told_state = summary, state
         self._handles: list[Any] = []
         self._state = ""
         self._renewed_at = time.monotonic()
@@ -207,14 +207,14 @@ class Keeper:
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Further entries of the log."""
-        summary = self._summary()
-        due = time.monotonic() - self._renewed_at >= KEEP_S
-        if not due and summary.state == self._state:
+        state, due = self._told_state(), time.monotonic() - self._renewed_at >= KEEP_S
+        if not due and state == self._state:
             return
-        self._state, self._renewed_at = summary.state, time.monotonic()
+        self._state, self._renewed_at = state, time.monotonic()
         if self._handles:
             from IPython.display import HTML
 
+            summary = self._summary()
             page = HTML(summary_html(summary))  # type: ignore[no-untyped-call]
             for handle in self._handles:
                 handle.update(page)

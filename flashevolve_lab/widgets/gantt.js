@@ -335,6 +335,16 @@ function make(tag, className, parent, text) {
   return node;
 }
 
+/** Lines of [label, text] into a node; one without a label is a title. */
+function fill(node, tag, lines) {
+  node.replaceChildren();
+  for (const [label, text] of lines) {
+    const line = make(tag, label ? "" : "lab-gantt-title", node);
+    if (label) make("em", "", line, label);
+    make("span", "", line, text);
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------------- one view
 
 class View {
@@ -352,7 +362,7 @@ class View {
     this.visible = true;
     this.ticks = [];
     this.draws = [];
-    this.cost = 0;
+    this.cost = this.bars = this.crowded = this.inside = this.running = 0;
     this.build();
     this.listen();
     this.theme();
@@ -388,7 +398,8 @@ class View {
     this.tip.hidden = true;
     this.empty = make("div", "lab-gantt-empty", stage);
     this.detail = make("div", "lab-gantt-detail", root);
-    this.detail.setAttribute("aria-live", "polite");
+    this.said = make("div", "lab-gantt-said", root); // to screen readers, once for each selection
+    this.said.setAttribute("aria-live", "polite");
     this.failed = make("div", "lab-gantt-failed", root);
     this.failed.setAttribute("role", "alert");
     this.failed.hidden = true;
@@ -1176,24 +1187,23 @@ class View {
     }
   }
 
+  /** The selected job in words, below the chart; a running one anew four times a second. */
   showDetail() {
-    const { store } = this;
+    const { store } = this, now = performance.now();
     if (this.selected < 0 || this.selected >= store.count) {
       if (this.detailOf !== "hint") this.detail.textContent = HINT;
       this.detailOf = "hint";
       return;
     }
     store.tell([this.selected]);
-    const lines = describe(store, this.selected, this.shown);
-    const key = lines.map((line) => line[1]).join("\n");
-    if (key === this.detailOf) return;
-    this.detailOf = key;
-    this.detail.replaceChildren();
-    for (const [label, text] of lines) {
-      const part = make("span", label ? "" : "lab-gantt-title", this.detail);
-      if (label) make("em", "", part, label);
-      make("span", "", part, text);
-    }
+    if (this.detailOf === this.selected && now - this.detailAt < 250) return;
+    const lines = describe(store, this.selected, this.shown), known = store.about.has(this.selected);
+    this.detailAt = known ? now : 0;
+    this.detailOf = this.selected;
+    fill(this.detail, "span", lines);
+    if (this.saidOf === this.selected || !known) return;
+    this.saidOf = this.selected;
+    this.said.textContent = lines.map((line) => line.join(" ")).join(", ");
   }
 
   // --- over the chart: pointer, tooltip, selection -------------------------------------------------------------------
@@ -1290,12 +1300,7 @@ class View {
     const key = lines.map((line) => line.join(" ")).join("\n");
     if (key !== this.tipOf) {
       this.tipOf = key;
-      tip.replaceChildren();
-      for (const [label, text] of lines) {
-        const line = make("div", label ? "" : "lab-gantt-title", tip);
-        if (label) make("em", "", line, label);
-        make("span", "", line, text);
-      }
+      fill(tip, "div", lines);
     }
     const right = at.x + 16 + tip.offsetWidth > this.width, below = at.y + 16 + tip.offsetHeight > this.height;
     tip.style.left = `${Math.max(2, right ? at.x - tip.offsetWidth - 10 : at.x + 14)}px`;

@@ -59,6 +59,8 @@ class Inspector(anywidget.AnyWidget):
         super().__init__()
         self.on_msg(self._hear)
 
+    poller: object = None  # what feeds it, when it stands alone
+
     def __repr__(self) -> str:
         return f"<Inspector of {self.shown}>" if self.shown else "<Inspector of nothing yet: call show('p12')>"
 

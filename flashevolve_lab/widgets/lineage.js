@@ -35,7 +35,7 @@ function lineage(model, doc, el) {
   const head = put(root, "div", { class: "fl-row" });
   put(head, "span", { class: "fl-title" }, "Lineage");
   const choice = put(head, "span", { class: "fl-choice", role: "radiogroup", "aria-label": "Layout" });
-  const svg = draw(root, "svg", { class: "fl-chart", role: "img", tabindex: "0", height: 230 });
+  const svg = draw(root, "svg", { class: "fl-chart", role: "img", tabindex: "0", height: 230, "data-lm-suppress-shortcuts": "true" });
   const note = put(root, "div", { class: "fl-note", "aria-live": "polite" });
   let layout = "score", pointed = "", places = new Map();
   for (const [key, label] of [["score", "by score"], ["tree", "as a tree"]]) {

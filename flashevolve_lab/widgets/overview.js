@@ -20,7 +20,7 @@ function header(model, doc, el) {
 
   const drawTexts = () => {
     const now = doc.now;
-    const key = `${now.best_artifact}/${whole}`;
+    const key = `${now.best_artifact}/${whole === now.best_artifact}`;
     if (shown === key || !now.best_texts) return;
     shown = key;
     texts.replaceChildren();
@@ -64,14 +64,16 @@ function header(model, doc, el) {
     drawTexts();
     el.dataset.labStatus = JSON.stringify({ seq: now.seq || 0, state: now.state || "", best: now.best ?? null, line: now.line || "" });
   };
-  model.on("msg:custom", (content, buffers) => {
+  const hear = (content, buffers) => {
     if (content.kind !== "whole text") return;
     doc.now.best_texts = parsed(buffers[0]);
-    whole = "whole";
+    whole = doc.now.best_artifact;
     drawTexts();
-  });
+  };
+  model.on("msg:custom", hear);
+  const unsubscribe = doc.changed(redraw);
   redraw();
-  return doc.changed(redraw);
+  return () => { unsubscribe(); model.off("msg:custom", hear); };
 }
 
 // --- score chart ----------------------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ function score(model, doc, el) {
   const head = put(root, "div", { class: "fl-row" });
   put(head, "span", { class: "fl-title" }, "Score");
   const choice = put(head, "span", { class: "fl-choice", role: "radiogroup", "aria-label": "Horizontal axis" });
-  const svg = draw(root, "svg", { class: "fl-chart", role: "img", tabindex: "0", height: 230 });
+  const svg = draw(root, "svg", { class: "fl-chart", role: "img", tabindex: "0", height: 230, "data-lm-suppress-shortcuts": "true" });
   const note = put(root, "div", { class: "fl-note", "aria-live": "polite" });
   let axis = "at", pointed = -1, places = [];
 
@@ -221,7 +223,7 @@ function facts(model, doc, el) {
     }
     slots.replaceChildren();
     for (const [stage, count, busy, waiting, lately] of now.slots || []) {
-      bar(slots, stage, `${busy} of ${count}${waiting ? `, ${waiting} waiting` : ""}`, busy / count, 0, `${busy} of ${count} busy, lately ${lately}%`);
+      bar(slots, stage, `${busy} of ${count}${waiting ? ` (+${waiting} waiting)` : ""}`, busy / count, 0, `${busy} of ${count} busy, lately ${lately}%`);
     }
     costs.replaceChildren();
     const money = (now.costs || []).some((row) => row[5]);

@@ -48,6 +48,7 @@ class Overview:
         self._best_texts: Mapping[str, str] = {}
         self._best = ""
         self.seed: float | None = None
+        self.state = "new"  # in a word: new, running, paused, stopped, or interrupted
         self.points: list[Point] = []
 
     def __repr__(self) -> str:
@@ -104,18 +105,18 @@ class Overview:
         if standing.best_artifact != self._best:
             self._best = standing.best_artifact
             self._best_texts = self._texts[self._best]
-        state = state_of(standing, self._growing)
-        self.header.push(self._header(standing, costs, diagnosis, state))
+        self.state = _state(standing, self._growing)
+        self.header.push(self._header(standing, costs, diagnosis))
         rows = [[getattr(point, name) for name in POINT] for point in points]
         self.score.push({name: _amount(standing, name) for name in AXES}, rows)
         self.facts.push(_facts(standing, costs, diagnosis))
 
-    def _header(self, now: Standing, costs: CostsSnapshot, diagnosis: DiagnosisSnapshot, state: str) -> dict[str, Any]:
+    def _header(self, now: Standing, costs: CostsSnapshot, diagnosis: DiagnosisSnapshot) -> dict[str, Any]:
         run = self._run
         stopped = f"Ended by {now.stop_kind}: {now.stop_reason}" if now.stop_kind else ""
         return {
             "seq": now.seq,
-            "state": state,
+            "state": self.state,
             "stopped": stopped,
             "run": run.run,
             "created": run.created,
@@ -123,7 +124,7 @@ class Overview:
             "task": run.task,
             "clock": run.clock,
             "simulated": run.simulated,
-            "elsewhere": self._elsewhere and state in ("running", "paused"),
+            "elsewhere": self._elsewhere and self.state in ("running", "paused"),
             "at": round(now.at, 1),
             "best": now.best,
             "seed": self.seed,
@@ -141,7 +142,7 @@ class Overview:
             self.header.send({"kind": "whole text"}, [json.dumps(whole).encode()])
 
 
-def state_of(standing: Standing, growing: Callable[[], bool]) -> str:
+def _state(standing: Standing, growing: Callable[[], bool]) -> str:
     """The run's state in a word; ``"interrupted"`` when it has not ended and nobody writes it."""
     return "interrupted" if standing.status in ("running", "paused") and not growing() else standing.status
 

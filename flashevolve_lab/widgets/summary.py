@@ -64,7 +64,7 @@ def summary_html(s: Summary) -> str:
 # Where no kernel knows the widgets any more Jupyter says "Loading widget…" in their place: beside the summary that is noise.
 _ALONE = (
     "<style>.jp-OutputArea:has(.fl-static):not(:has(.fl-lab)) "
-    "[data-mime-type='application/vnd.jupyter.widget-view+json'] { display: none; }</style>"
+    ".lm-Panel.jp-OutputArea-output:not(:has(*)) { display: none; }</style>"
 )
 
 

@@ -216,7 +216,10 @@ def measure(spans: int, seconds: float, folder: Path) -> Row:
     sys.path.insert(0, str(HERE.parent / "browser"))
     import jupyter_lab
 
-    cells = [f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom live_view import Player\nplayer = None", "player and player.show()"]
+    cells = [
+        f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom live_view import Player\nplayer = None",
+        "player and player.show()",
+    ]
     with jupyter_lab.server(folder / "root") as server, jupyter_lab.browser() as browser:
         jupyter_lab.write_notebook(folder / "root" / "live.ipynb", cells)
         book = jupyter_lab.Notebook(browser, server)

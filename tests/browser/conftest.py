@@ -60,4 +60,5 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     if call.when == "call" and outcome.get_result().failed:
         for i, notebook in enumerate(getattr(item, "notebooks", [])):
-            notebook.shot(f"failed_{item.name}_{i}")
+            if not notebook.page.is_closed():
+                notebook.shot(f"failed_{item.name}_{i}")

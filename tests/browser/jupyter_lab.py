@@ -22,10 +22,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ARTIFACTS = Path(__file__).parents[2] / ".artifacts"
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-).split()
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
 NO_NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 LOCAL = ("127.0.0.1", "localhost", "")
 
@@ -121,7 +121,7 @@ class Notebook:
 
     def open(self, name: str) -> None:
         """Open it, in the theme asked for, with the side bar away."""
-        self._name = name
+        self._name, self.path = name, self._server.root / name
         self.page.goto(f"{self._server.url}/lab/tree/{name}?reset", wait_until="domcontentloaded")
         self._ready()
         self.theme(self._dark)

@@ -58,6 +58,18 @@ def status(notebook, true, what, seconds=15):
     return until(wanted, seconds, what)
 
 
+def settled(notebook, what):
+    """The record once the window stands still (a wheel's events arrive one by one)."""
+    seen = []
+
+    def still():
+        seen.append(notebook.status(GANTT))
+        window = [(record["t0"], record["t1"], record["mode"]) for record in seen[-8:]]
+        return seen[-1] if len(window) == 8 and len(set(window)) == 1 else None
+
+    return until(still, 15, what)
+
+
 def middle(notebook, least=30):
     """The middle of a bar at least so wide, on the page, and the bar's number."""
     return notebook.page.evaluate(
@@ -94,6 +106,16 @@ def test_bars_grow_during_a_blocking_cell_and_pause_is_marked(shown):
     assert "ended (user)" in notebook.page.inner_text(".lab-gantt-state")
 
 
+def test_it_is_drawn_and_grows_in_a_cell_that_blocks_from_the_start(open_notebook):
+    notebook = open_notebook("blocking.ipynb", [LIVE.rstrip().removesuffix("gantt") + "display(gantt)\ntime.sleep(12)"])
+    notebook.run_all()
+    notebook.page.wait_for_selector(".lab-gantt", timeout=60_000)
+    notebook.page.locator(".lab-gantt").scroll_into_view_if_needed()
+    first = status(notebook, lambda s: s["spans"] > 5, "bars while the cell blocks", 8)
+    status(notebook, lambda s: s["spans"] > first["spans"] + 5, "bars to grow", 3)
+    assert notebook.page.inner_text(".jp-InputPrompt").startswith("[*]")
+
+
 def test_it_is_moved_by_wheel_drag_and_keys_and_follows_at_the_right_edge(shown):
     notebook = shown(LIVE)
     status(notebook, lambda s: s["spans"] > 20, "bars")
@@ -102,11 +124,13 @@ def test_it_is_moved_by_wheel_drag_and_keys_and_follows_at_the_right_edge(shown)
     page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 200)
     for _ in range(4):
         page.mouse.wheel(0, -150)
-    zoomed = status(notebook, lambda s: s["mode"] == "free", "a zoom by wheel")
+    status(notebook, lambda s: s["mode"] == "free", "a zoom by wheel")
+    zoomed = settled(notebook, "the wheel to end")
     page.mouse.down()
     page.mouse.move(box["x"] + 0.4 * box["width"] + 120, box["y"] + 200, steps=4)
     page.mouse.up()
-    panned = status(notebook, lambda s: s["t0"] < zoomed["t0"] - 0.01, "a pan by drag")
+    panned = settled(notebook, "the drag to end")
+    assert panned["t0"] < zoomed["t0"] - 0.01
     assert panned["t1"] - panned["t0"] == pytest.approx(zoomed["t1"] - zoomed["t0"])
     page.keyboard.press("End")
     following = status(notebook, lambda s: s["mode"] == "follow", "to follow at the right edge")
@@ -132,7 +156,7 @@ def test_a_job_is_told_on_hover_and_selected_by_click_key_and_python(shown):
     notebook.execute("heard = []; gantt.on_select(heard.append)")
     x, y, i = middle(notebook)
     notebook.page.mouse.move(x, y)
-    status(notebook, lambda s: s["hover"] == i, "the hover") if notebook.status(GANTT)["live"] else None
+    status(notebook, lambda s: s["hover"] == i, "the hover")
     tip = notebook.page.locator(".lab-gantt-tip")
     until(lambda: f"j{i}" in tip.inner_text() and "tokens" in tip.inner_text(), 5, "the details from Python")
     for word in ("item", "artifact", "base version", "gap", "time", "spent", "outcome"):

@@ -222,7 +222,7 @@ def test_a_feed_of_50_000_verdicts_is_drawn_at_once_and_takes_new_ones_without_a
     code = "import time\nfor k in range(20):\n    feed.take([judged(seq) for seq in range(50_001 + 20 * k, 50_021 + 20 * k)]); time.sleep(0.1)"
     note.execute(code)
     jupyter_lab.until(lambda: feed_of(note)["rows"] == 50_400, 5, "the new rows")
-    assert feed_of(note)["draw_ms"] < 30  # measured: 2 to 6
+    assert feed_of(note)["draw_ms"] < 60  # measured on a busy machine: 3 in the middle, 21 at most
     page.get_by_role("button", name="discard").click()
     assert feed_of(note)["drawn"] == 500
 

@@ -1,7 +1,8 @@
 """A run to show without an engine: a log to grow by hand, and commands that are only noted."""
 
-import flashevolve_lab as lab
 import pytest
+
+import flashevolve_lab as lab
 
 
 class FakeRun:

@@ -1,20 +1,22 @@
 """The dashboard: everything on one page from one poller, one selection, and no harm to the run whatever happens to it."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
 
-import flashevolve_lab as lab
 import pytest
 
+import flashevolve_lab as lab
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.runs.showing import dashboard, static_bundle
 from flashevolve_lab.widgets import Dashboard, Poller
 from flashevolve_lab.widgets.dashboard import Links
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shown(finished):
     """The dashboard of a finished run."""
     made = Dashboard(finished)
@@ -128,6 +130,28 @@ def test_a_run_whose_process_is_gone_is_called_interrupted(fake_run, finished):
     made = Dashboard(fake_run(finished.entries[:300], available=False, growing=False))
     assert "interrupted" in repr(made)
     assert made.controls.note.value.startswith("The process of this run is gone")
+    made.close()
+
+
+ELSEWHERE = """
+import sys, flashevolve_lab as lab
+land = lab.IndependentRules(n_rules=20, p_improve=0.6)
+run = lab.start(lab.simulated_task(land, 40, 30), llm=lab.Simulated(land), budget=lab.Budget(metric_calls=2000),
+                schedule=lab.Pipelined(8), folder=sys.argv[1], name="elsewhere")
+print("begun", flush=True)
+run.wait()
+"""
+
+
+def test_a_run_that_another_process_writes_is_followed_and_cannot_be_steered_here(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ELSEWHERE, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        made = Dashboard(lab.open(tmp_path / "elsewhere.sqlite"), period_s=0.05)
+        before = made.overview.standing.seq
+        assert gone(lambda: made.overview.standing.seq <= before, 10)
+        assert made.controls.note.value.startswith("Another process executes this run")
+        assert made.controls.pause.disabled and made.overview.state == "running"
+        process.terminate()
     made.close()
 
 
