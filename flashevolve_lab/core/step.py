@@ -155,7 +155,8 @@ def _job_broke(state: RunState, given: on.JobBroke) -> list[Event]:
         return [*events, ev.ItemQueued(item.id, job.stage, retry=True)]
     if item.kind == "seed":
         reason = f"the seed could not be scored: {given.message}"
-        return [*events, ev.ItemQueued(item.id, job.stage), ev.RunStopped("failures", reason)]
+        kind = "budget" if given.kind == "budget" else "failures"
+        return [*events, ev.ItemQueued(item.id, job.stage), ev.RunStopped(kind, reason)]
     outcome: ev.ItemOutcome = "refused" if given.kind in REFUSALS else "unaffordable" if given.kind == "budget" else "failed"
     return [*events, ev.ItemEnded(item.id, outcome, f"{job.stage}: {given.message}", item.data.get("child", ""))]
 

@@ -11,6 +11,9 @@ const COLUMNS = {
   own: "This text", parent: "Made from", current: "Current version", best: "Best of the pool", earlier: "Before the change", later: "After the change",
 };
 
+const AFTER = { update: "Updated", patch: "Patched" }; // what a later text is called, by its origin
+const titled = (role, text) => (role === "later" && AFTER[text.origin]) || COLUMNS[role];
+
 /** An element with a class, attributes and children (strings become text; nothing becomes nothing). */
 function el(tag, cls = "", attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -309,7 +312,7 @@ class View {
     if (!texts.own) return el("p", "lab-soft", {}, "There is no text of its own yet; this is what it is made from.");
     const chosen = texts.columns[against], seen = new Set([texts.own.id]);
     const buttons = Object.entries(texts.columns).filter(([, text]) => !seen.has(text.id) && seen.add(text.id)).map(([role, text]) =>
-      button(`${COLUMNS[role].toLowerCase()} ${text.id}`, () => this.send({ kind: "compare", column: role }), "lab-choice", { "aria-pressed": String(text.id === chosen?.id) }));
+      button(`${titled(role, text).toLowerCase()} ${text.id}`, () => this.send({ kind: "compare", column: role }), "lab-choice", { "aria-pressed": String(text.id === chosen?.id) }));
     const notes = [];
     if (texts.columns.current?.id === texts.own.id) notes.push("This text itself stands in its parent's place now.");
     else if (facts.recorded_at !== null && texts.columns.current) notes.push(`${texts.columns.current.id} was the current version when it was judged, at ${clock(facts.recorded_at)}.`);
@@ -332,7 +335,7 @@ class View {
     const other = texts.columns[texts.against]?.id === text.id && !own;
     const shown = own && d ? marked(d.own, "ins", "lab-own") : other && d ? marked(d.other, "del", "lab-other-only") : prose(body);
     if (!body) shown.append(el("span", "lab-soft", {}, "(empty)"));
-    const words = roles.map((role, i) => (i ? COLUMNS[role].toLowerCase() : COLUMNS[role])).join(" · ");
+    const words = roles.map((role, i) => (i ? titled(role, text).toLowerCase() : titled(role, text))).join(" · ");
     const standing = text.version === null ? "not in the pool" : `v${text.version}, mean ${score(text.mean)}`;
     const differs = !d || !(own || other) ? "" : d.equal ? "equal" : `${many(own ? d.added : d.gone, "word")} only here`;
     const head = el("div", "lab-cellhead", {}, el("strong", "", {}, words), own ? el("code", "", {}, text.id) : this.chip(text.id), el("span", "lab-soft", {}, standing), el("span", "lab-soft", {}, differs), copier(body));

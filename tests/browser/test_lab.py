@@ -105,12 +105,19 @@ def open_a_stale_item(notebook):
     assert cells.count() >= 2 and all(text.strip() for text in cells.all_inner_texts())
     status(notebook, GANTT, lambda s: s["job"] != "", "the same job marked in the Gantt")
     assert notebook.status(FEED)["selected"] == shown["item"]
-    node = notebook.page.locator(".fl-node.fl-front").first
-    node.scroll_into_view_if_needed()
-    node.click(force=True)
+    click_a_node_of_the_lineage(notebook)
     chosen = status(notebook, LINEAGE, lambda s: s["selected"], "a node chosen")["selected"]
     status(notebook, INSPECTOR, lambda s: s["artifact"] == chosen, "the inspector to show the chosen node")
     row.click()
+
+
+def click_a_node_of_the_lineage(notebook):
+    """With the mouse where one is: the picture is drawn anew with each commit, so an element would not last."""
+    notebook.page.locator(LINEAGE).first.scroll_into_view_if_needed()
+    place = "() => { const r = document.querySelector('.fl-node.fl-front').getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }"
+    x, y = notebook.page.evaluate(place)
+    notebook.page.mouse.move(x - 3, y)
+    notebook.page.mouse.click(x, y)
 
 
 def pause_step_and_resume(notebook):
