@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashevolve_lab.core.artifacts import Spend
-from flashevolve_lab.core.events import CallOutcome, RunStarted
+from flashevolve_lab.core.events import CallFinished, LimitChanged, RunStarted, SampleFailed, SampleScored, Warned
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +82,6 @@ class Inject:
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
-    """Note something for the user."""
-
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class LimitMoved:
-    """The gateway gives a server more or fewer calls in flight."""
-
-    endpoint: str
-    old: int
-    new: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class JobDone:
     """A job's work returned."""
 
@@ -130,46 +112,9 @@ class CallWanted:
     request: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnded:
-    """An attempt ended."""
-
-    call: str
-    outcome: CallOutcome
-    spent: Spend
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    finish: str = ""
-    model: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A program ran on an example and was scored."""
-
-    job: str
-    artifact: str
-    split: str
-    example: int
-    score: float
-    output: str = ""
-    feedback: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unscored:
-    """A program could not be scored on an example."""
-
-    job: str
-    artifact: str
-    split: str
-    example: int
-    kind: str
-    message: str
-
+Report = CallFinished | SampleScored | SampleFailed | LimitChanged | Warned
+"""Facts the shell reports are events as they are: the core only checks that they still concern the run."""
 
 Input = (
-    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | Warn | JudgeByHand | Inject | JobDone | JobBroke | CallWanted | CallEnded
-    | Scored | Unscored | LimitMoved
+    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | JudgeByHand | Inject | JobDone | JobBroke | CallWanted | Report
 )  # fmt: skip

@@ -43,22 +43,18 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
             return _judge_by_hand(state, given, rules)
         case on.Inject(parent, components):
             return list(rules.algorithm.inject(state, parent, components)) if state.status != "stopped" else []
-        case on.Warn(kind, message):
-            return [ev.Warned(kind, message)]
-        case on.LimitMoved(endpoint, old, new, why):
-            return [ev.LimitChanged(endpoint, old, new, why)]
+        case ev.Warned() | ev.LimitChanged():
+            return [given]
         case on.CallWanted():
             return _call_wanted(state, given)
-        case on.CallEnded(call):
-            return [_call_finished(given)] if call in state.calls else []
+        case ev.CallFinished(call):
+            return [given] if call in state.calls else []
         case on.JobDone(job, result):
             return _job_done(state, job, result, rules)
         case on.JobBroke():
             return _job_broke(state, given)
-        case on.Scored(job, artifact, split, example, score, output, feedback):
-            return [ev.SampleScored(job, artifact, split, example, score, output, feedback)] if job in state.jobs else []
-        case on.Unscored(job, artifact, split, example, kind, message):
-            return [ev.SampleFailed(job, artifact, split, example, kind, message)] if job in state.jobs else []
+        case ev.SampleScored(job) | ev.SampleFailed(job):
+            return [given] if job in state.jobs else []
 
 
 def plan(state: RunState, at: float, rules: Rules) -> list[Event]:
@@ -119,19 +115,6 @@ def _call_wanted(state: RunState, given: on.CallWanted) -> list[Event]:
     if job is None or (state.status == "paused" and not job.stepped) or state.room(given.reserve):
         return []
     return [ev.CallStarted(state.next_id("c"), given.job, given.role, given.key, given.attempt, given.reserve, given.request)]
-
-
-def _call_finished(given: on.CallEnded) -> ev.CallFinished:
-    return ev.CallFinished(
-        given.call,
-        given.outcome,
-        given.spent,
-        given.prompt_tokens,
-        given.completion_tokens,
-        given.finish,
-        given.model,
-        given.text,
-    )
 
 
 def _job_done(state: RunState, job_id: str, result: object, rules: Rules) -> list[Event]:

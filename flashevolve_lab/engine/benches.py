@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.core import Item, Job, RunState, Sample, draw
-from flashevolve_lab.core import inputs as on
+from flashevolve_lab.core import events as ev
 from flashevolve_lab.engine.calling import JobAsker, Patience
 from flashevolve_lab.engine.places import words
 from flashevolve_lab.errors import BudgetSpent, ModelError
@@ -70,16 +70,19 @@ class JobBench:
         except ModelError as error:
             lost = (error.kind, words(error))
         except TimeoutError:
-            lost = ("timeout", f"the program and the metric took over {self._shell.sample_timeout_s:g} s on one example, calls not counted")
+            lost = (
+                "timeout",
+                f"the program and the metric took over {self._shell.sample_timeout_s:g} s on one example, calls not counted",
+            )
         except _MetricFailed as error:
             lost = ("metric", str(error))
         else:
             return self._scored(artifact, split, example, sample)
-        self._shell.post(on.Unscored(self._job.id, artifact, split, example, lost[0], lost[1][:2000]))
+        self._shell.post(ev.SampleFailed(self._job.id, artifact, split, example, lost[0], lost[1][:2000]))
         return None
 
     def _scored(self, artifact: str, split: str, example: int, sample: Sample) -> Sample:
-        given = on.Scored(self._job.id, artifact, split, example, sample.score, sample.output, sample.feedback)
+        given = ev.SampleScored(self._job.id, artifact, split, example, sample.score, sample.output, sample.feedback)
         self._shell.post(given)
         return sample
 

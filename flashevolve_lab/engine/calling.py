@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.core import Spend, draw
+from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.core.events import CallOutcome, CallStarted
 from flashevolve_lab.errors import BadReply, BudgetSpent, ModelError, RateLimited, Refused, SetupError, Transient
@@ -67,9 +68,7 @@ class Patience:
 class JobAsker:
     """Calls a role's model on behalf of one job; ``key`` names the calls inside it."""
 
-    def __init__(
-        self, shell: Shell, job: str, priority: float, role: str, key: str, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, shell: Shell, job: str, priority: float, role: str, key: str, patience: Patience | None = None) -> None:
         self._shell = shell
         self._job = job
         self._priority = priority
@@ -126,7 +125,9 @@ class JobAsker:
     def ask(self, messages: str | Sequence[Message], **options: Any) -> str:
         """The same from a thread: blocks until the reply is there, and returns its text."""
         if _running_loop() is self._shell.loop:
-            raise SetupError("llm.ask(…) would block the engine: in an async (or quick) program write (await llm.complete(…)).text")
+            raise SetupError(
+                "llm.ask(…) would block the engine: in an async (or quick) program write (await llm.complete(…)).text"
+            )
         return asyncio.run_coroutine_threadsafe(self._asked(messages, options), self._shell.loop).result().text
 
     async def _asked(self, messages: str | Sequence[Message], options: dict[str, Any]) -> Reply:
@@ -205,12 +206,12 @@ class CallLedger:
         if isinstance(outcome, Reply):
             prompt = outcome.prompt_tokens or self._input_tokens
             spent = self._cost(prompt, outcome.completion_tokens)
-            ended = on.CallEnded(
+            ended = ev.CallFinished(
                 call, "ok", spent, prompt, outcome.completion_tokens, outcome.finish, outcome.model, outcome.text
             )
         else:
             kind, spent = self._charged(outcome)
-            ended = on.CallEnded(call, kind, spent, text=str(outcome)[:2000])
+            ended = ev.CallFinished(call, kind, spent, text=str(outcome)[:2000])
         self._shell.post(ended)
 
     def _charged(self, error: BaseException) -> tuple[CallOutcome, Spend]:

@@ -78,7 +78,7 @@ class Shell:
         self.done.set_running_or_notify_cancel()  # whoever waits for it may be cancelled; it may not
         self.error: BaseException | None = None
         self.loop = clock.loop()
-        self.gateway = Gateway(models, limits, lambda *moved: self.post(on.LimitMoved(*moved)))
+        self.gateway = Gateway(models, limits, lambda *moved: self.post(ev.LimitChanged(*moved)))
         self.places = Places(self.loop)
         self._inbox: list[on.Input] = []
         self._wake = asyncio.Event()
@@ -116,7 +116,7 @@ class Shell:
 
     def _flooded(self, limit: int) -> None:
         message = f"the program or the metric printed more than {limit:,} characters; what it prints further is not shown"
-        self.send(on.Warn("output", message))
+        self.send(ev.Warned("output", message))
 
     # --- on the engine's loop ---------------------------------------------------------------------------------------------
 
@@ -280,7 +280,9 @@ class Shell:
         except ModelError as error:
             self.post(on.JobBroke(job_id, error.kind, words(error), str(getattr(error, "raw", ""))))
         except asyncio.CancelledError:
-            self.post(on.JobBroke(job_id, "error", "it cancelled itself"))  # cancelled by us: its job has ended, and this is nothing
+            self.post(
+                on.JobBroke(job_id, "error", "it cancelled itself")
+            )  # cancelled by us: its job has ended, and this is nothing
             raise
         except BaseException as error:  # also SystemExit and its like of a user's proposer
             where = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,10 +1,10 @@
 """The Run handle, starting, opening and listing: what a notebook touches."""
 
 from flashevolve_lab.runs.budget import Budget
+from flashevolve_lab.runs.catalogue import list_runs, open_run
 from flashevolve_lab.runs.comparison import Comparison, compare
 from flashevolve_lab.runs.handle import Run
 from flashevolve_lab.runs.launch import start
-from flashevolve_lab.runs.library import list_runs, open_run
 from flashevolve_lab.runs.resuming import resume
 from flashevolve_lab.runs.status import Best, Status
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from flashevolve_lab.algorithms import GEPA, Plan
 from flashevolve_lab.core import inputs as on
-from flashevolve_lab.core.events import RunStarted
+from flashevolve_lab.core.events import RunStarted, Warned
 from flashevolve_lab.engine import Clock, Scaled, Shell, Virtual, Wall
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.llm import LLM, Limits
@@ -93,19 +93,7 @@ def start(
     knobs = {"schedule": schedule or Pipelined(), "staleness": staleness or Guarded(), "concurrency": limits.concurrency}
     settings = recorded({**knobs, "slots": slots or {}}, policies, worker.graph.names)
     path = _path(name, task.name, Path(folder))
-    started = RunStarted(
-        run=path.stem,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=seed,
-        clock=clock.name,
-        algorithm=algorithm.describe(),
-        stages=worker.graph.names,
-        settings=settings,
-        budget=budget.limits(),
-        task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val), "forecast": forecast},
-        llm={role: [model.describe() for model in of_role] for role, of_role in models.items()},
-        lab=_version(),
-    )
+    started = _announced(path.stem, task, algorithm, models, budget, clock, seed, settings, worker.graph.names, forecast)
     _check_recordable(started)
     shell = Shell(
         worker=worker,
@@ -118,7 +106,35 @@ def start(
         sample_timeout_s=sample_timeout_s,
     )
     first: list[on.Input] = [on.Start(started), *([on.Pause()] if paused else [])]
-    return set_going(shell, path, policies, first + ([on.Warn("budget", forecast)] if few else []))
+    return set_going(shell, path, policies, first + ([Warned("budget", forecast)] if few else []))
+
+
+def _announced(
+    name: str,
+    task: Task,
+    algorithm: Plan,
+    models: Mapping[str, Sequence[LLM]],
+    budget: Budget,
+    clock: Clock,
+    seed: int,
+    settings: Mapping[str, Any],
+    stages: tuple[str, ...],
+    forecast: str,
+) -> RunStarted:
+    """The first entry of the log: all a reader needs to know about the run."""
+    return RunStarted(
+        run=name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=seed,
+        clock=clock.name,
+        algorithm=algorithm.describe(),
+        stages=stages,
+        settings=settings,
+        budget=budget.limits(),
+        task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val), "forecast": forecast},
+        llm={role: [model.describe() for model in of_role] for role, of_role in models.items()},
+        lab=_version(),
+    )
 
 
 def log_of(path: Path, clock: Clock, *, create: bool) -> Writer:

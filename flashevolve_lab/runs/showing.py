@@ -35,7 +35,7 @@ def dashboard(run: Run, *, policies: Sequence[type] = ()) -> Dashboard:
         raise SetupError(f"dashboard(run): expected a run from lab.start, lab.resume or lab.open; got {type(run).__name__}")
     shown = run._dashboard
     if shown is None or shown.closed:
-        from flashevolve_lab.widgets import Dashboard, Inspector
+        from flashevolve_lab.widgets import Dashboard
 
         shown = run._dashboard = Dashboard(
             run,

@@ -940,8 +940,14 @@ class View {
       c.font = `9px ${look.font}`;
       c.fillText(`${this.busyNow(n)}/${slots[n]} busy · ${this.waiting(n)} waiting`, this.gutter - 8, y + h / 2 + 6);
       if (longest[n] > 0) {
+        const most = `≤ ${longest[n]}`;
         c.textAlign = "left";
-        c.fillText(`≤ ${longest[n]}`, this.gutter + 3, y + 5);
+        c.globalAlpha = 0.75;
+        c.fillStyle = look.page;
+        c.fillRect(this.gutter, y, c.measureText(most).width + 6, 10);
+        c.globalAlpha = 1;
+        c.fillStyle = look.ink;
+        c.fillText(most, this.gutter + 3, y + 5);
       }
     });
   }

@@ -16,6 +16,7 @@ import pytest
 from flashevolve_lab.algorithms import GEPA, Brief, Draft, Trouble
 from flashevolve_lab.algorithms.gepa import BoundGEPA
 from flashevolve_lab.core import Event, Item, Sample, Spend, Verdict, draw, inputs
+from flashevolve_lab.core import events as ev
 from flashevolve_lab.core.events import (
     ArtifactMade,
     Committed,
@@ -133,10 +134,10 @@ class World:
             text = "/".join(self.state.artifacts[artifact].components.values())
             self.asked.append((text, split, example))
             if (split, example) in self.lost:
-                self.run.give(inputs.Unscored(self.job, artifact, split, example, "transient", "no answer"))
+                self.run.give(ev.SampleFailed(self.job, artifact, split, example, "transient", "no answer"))
                 continue
             score = digit(self.state.artifacts[artifact].components, split, example)
-            self.run.give(inputs.Scored(self.job, artifact, split, example, score, "out", "back"))
+            self.run.give(ev.SampleScored(self.job, artifact, split, example, score, "out", "back"))
             samples[example] = Sample(score, "out", "back")
         return samples
 

@@ -13,6 +13,7 @@ that started has ended, no reply that had arrived was paid twice, and the server
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import subprocess
 import sys
@@ -135,10 +136,8 @@ def random_run(seed: int) -> RunState:
         )
         for _ in range(chance.randint(0, 3)):
             disturb(run, chance)
-        try:
+        with contextlib.suppress(lab.RunError):  # so many faults that it gave up: also an end
             run.wait(120)
-        except lab.RunError:
-            pass  # so many faults that it gave up: also an end
         return audit(run.entries)
 
 
@@ -165,23 +164,20 @@ def schedule(chance: random.Random) -> object:
 def staleness(chance: random.Random) -> object:
     """Any policy."""
     gap = chance.randint(0, 8)
-    return chance.choice([lab.Full(), lab.Guarded(gap), lab.Guarded(gap, beyond="update"), lab.Guarded(gap, paper=True)])
+    return chance.choice([lab.Full(), lab.Guarded(gap), lab.Guarded(gap, beyond="update"), lab.Guarded(gap, paper=True), lab.Reflective()])
 
 
 def disturb(run: lab.Run, chance: random.Random) -> None:
     """Change something while it runs; too late is fine."""
-    try:
-        chance.choice(
-            [
-                lambda: run.set(schedule=schedule(chance)),
-                lambda: run.set(staleness=staleness(chance)),
-                lambda: run.set(concurrency=chance.randint(1, 64)),
-                lambda: run.set(slots={"gate": chance.randint(1, 5)}),
-                lambda: run.pause().resume(),
-            ]
-        )()
-    except lab.SetupError:
-        pass  # it has ended
+    changes = [
+        lambda: run.set(schedule=schedule(chance)),
+        lambda: run.set(staleness=staleness(chance)),
+        lambda: run.set(concurrency=chance.randint(1, 64)),
+        lambda: run.set(slots={"gate": chance.randint(1, 5)}),
+        lambda: run.pause().resume(),
+    ]
+    with contextlib.suppress(lab.SetupError):  # it has ended
+        chance.choice(changes)()
 
 
 def server(faults: lab.Faults):  # type: ignore[no-untyped-def]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flashevolve_lab.core import NewItem, Pace, RunState, Spend, StaleItem, Starts, Verdict, check, decide, inputs, plan
+from flashevolve_lab.core import events as ev
 from flashevolve_lab.core.events import (
     CallFinished,
     CallStarted,
@@ -554,7 +555,7 @@ def test_samples_that_fail_in_a_row_stop_the_run() -> None:
     run.finish("make", text="one")
     job = run.job("test").id
     for _ in range(3):
-        run.turn(inputs.Unscored(job, "a1", "val", 0, "transient", "refused to connect"))
+        run.turn(ev.SampleFailed(job, "a1", "val", 0, "transient", "refused to connect"))
     assert run.state.stop is not None
     assert run.state.stop.reason == "3 failures in a row (samples); the last: refused to connect"
 
@@ -569,9 +570,9 @@ def test_what_reaches_the_core_from_a_job_that_has_ended_is_ignored() -> None:
     late = [
         inputs.JobDone(job, {"skip": True}),
         inputs.JobBroke(job, "error", "late"),
-        inputs.Scored(job, "a0", "val", 0, 1.0),
-        inputs.Unscored(job, "a0", "val", 0, "x", "y"),
-        inputs.CallEnded(call, "ok", Spend(llm_calls=1)),
+        ev.SampleScored(job, "a0", "val", 0, 1.0),
+        ev.SampleFailed(job, "a0", "val", 0, "x", "y"),
+        ev.CallFinished(call, "ok", Spend(llm_calls=1)),
         inputs.CallWanted(job, "task", "k", 1, Spend(llm_calls=1)),
     ]
     assert run.give(*late) == []
@@ -619,7 +620,7 @@ def test_a_job_reserves_what_it_needs_and_returns_what_it_did_not_use() -> None:
     run = seeded(algorithm=Toy(cost=3), budget={"metric_calls": 100})
     run.finish("make", text="one")
     assert run.state.reserved.metric_calls == 3
-    run.turn(inputs.Scored(run.job("test").id, "a1", "val", 0, 1.0))
+    run.turn(ev.SampleScored(run.job("test").id, "a1", "val", 0, 1.0))
     assert (run.state.spent.metric_calls, run.state.reserved.metric_calls) == (1, 2)
     run.finish("test", score=0.5)
     assert (run.state.spent.metric_calls, run.state.reserved.metric_calls) == (1, 0)
@@ -628,7 +629,7 @@ def test_a_job_reserves_what_it_needs_and_returns_what_it_did_not_use() -> None:
 def test_failed_samples_are_charged() -> None:
     run = seeded()
     run.finish("make", text="one")
-    run.turn(inputs.Unscored(run.job("test").id, "a1", "val", 0, "timeout", "late"))
+    run.turn(ev.SampleFailed(run.job("test").id, "a1", "val", 0, "timeout", "late"))
     assert run.state.spent.metric_calls == 1
 
 
@@ -638,7 +639,7 @@ def test_a_call_is_reserved_before_it_is_sent_and_charged_for_what_it_used() -> 
     run.give(inputs.CallWanted(job, "task", "k", 0, Spend(llm_calls=1, tokens=60)))
     assert run.state.reserved.tokens == 60
     assert run.give(inputs.CallWanted(job, "task", "l", 0, Spend(llm_calls=1, tokens=41))) == [], "it would not fit any more"
-    run.give(inputs.CallEnded("c0", "ok", Spend(llm_calls=1, tokens=20)))
+    run.give(ev.CallFinished("c0", "ok", Spend(llm_calls=1, tokens=20)))
     assert (run.state.spent.tokens, run.state.reserved.tokens) == (20, 0)
     assert run.give(inputs.CallWanted(job, "task", "l", 0, Spend(llm_calls=1, tokens=80))), "exactly what is left fits"
 
@@ -666,7 +667,7 @@ def test_a_run_ends_when_what_is_left_covers_no_further_proposal() -> None:
     run = seeded(algorithm=Toy(cost=2), budget={"metric_calls": 3})
     run.finish("make", text="one")
     job = run.job("test").id
-    run.turn(inputs.Scored(job, "a1", "val", 0, 1.0), inputs.Scored(job, "a1", "val", 1, 1.0))
+    run.turn(ev.SampleScored(job, "a1", "val", 0, 1.0), ev.SampleScored(job, "a1", "val", 1, 1.0))
     run.finish("test", score=1.0)
     assert run.state.stop == RunStopped("budget", "metric_calls: 2 of 3 used; another proposal would not fit")
 
@@ -678,7 +679,7 @@ def test_work_that_the_rest_of_the_budget_does_not_cover_is_kept_as_unaffordable
     for _ in range(2):
         job = run.job("test").id
         run.turn(
-            inputs.Scored(job, "a1", "val", 0, 1.0), inputs.Scored(job, "a1", "val", 1, 1.0), inputs.JobDone(job, {"score": 1})
+            ev.SampleScored(job, "a1", "val", 0, 1.0), ev.SampleScored(job, "a1", "val", 1, 1.0), inputs.JobDone(job, {"score": 1})
         )
     assert ends(run)["p3"] == "unaffordable"
     assert run.state.pool.version == 2

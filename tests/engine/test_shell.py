@@ -300,7 +300,7 @@ def test_a_stop_frees_threads_that_wait_for_a_model(world: Any, scripted: Any, t
 
 
 def test_after_the_end_nothing_is_written_any_more(world: Any) -> None:
-    late = on.SetKnobs({"max_failures": 3}), on.Pause(), on.Warn("late", "late"), on.Stop("user", "again"), on.Continue()
+    late = on.SetKnobs({"max_failures": 3}), on.Pause(), ev.Warned("late", "late"), on.Stop("user", "again"), on.Continue()
     w = world().at(4.5, on.Stop("user", "enough"), *late).run()
     assert w.end.reason == "enough"
 
