@@ -59,7 +59,10 @@ class View(Protocol):
     """A live view."""
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Further entries of the log, each once and in order (called on the poller's thread)."""
+        """Further entries of the log, each once and in order (called on the poller's thread).
+
+        Once more without any when nobody writes the log any more: the run has ended, or its process is gone.
+        """
         ...
 
     def fail(self, message: str) -> None:
@@ -96,6 +99,8 @@ class Poller:
             while entries := self._source.after(self._seq, CHUNK):
                 self._seq = entries[-1].seq
                 self._feed(entries)
+            if not growing:
+                self._feed([])
             return growing
 
     def _feed(self, entries: Sequence[Entry]) -> None:
