@@ -74,8 +74,12 @@ class Dashboard(ipw.VBox):  # type: ignore[misc]
         super().__init__(self._layout(), layout=ipw.Layout(width="100%"))
         self.add_class("fl-dashboard")
         self._connect()
-        views: list[View] = [self._links, self.overview, self.controls, self.gantt, self.feed, self.inspector, self.lineage]
+        views: list[View] = [Ending(self._run_over), self._links, self.overview, self.controls, self.gantt, self.feed, self.inspector, self.lineage]
         self._poller = Poller(run, [*views, self._keeper], period_s)
+
+    def _run_over(self) -> None:
+        """Nobody writes the log any more: time stands still in the Gantt, also when the run's process died without a word."""
+        self.gantt.growing = False
 
     def __repr__(self) -> str:
         return f"<Dashboard: {summary_text(self.summary())}>"
@@ -159,6 +163,21 @@ class Dashboard(ipw.VBox):  # type: ignore[misc]
         display(self._repr_mimebundle_(), raw=True)  # type: ignore[no-untyped-call]
         page = HTML(summary_html(self.summary()))  # type: ignore[no-untyped-call]
         self._keeper.keep(display(page, display_id=True))  # type: ignore[no-untyped-call]
+
+
+class Ending:
+    """A view of no pixels: told when nobody writes the log any more."""
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self._over = over
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """No entries: the end."""
+        if not entries:
+            self._over()
+
+    def fail(self, message: str) -> None:
+        """Nothing to show it in."""
 
 
 class Links:

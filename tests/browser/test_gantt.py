@@ -144,9 +144,9 @@ def test_it_is_moved_by_wheel_drag_and_keys_and_follows_at_the_right_edge(shown)
     page.keyboard.press("0")
     status(notebook, lambda s: s["mode"] == "fit" and s["t0"] == 0, "all of it")
     assert page.locator(".jp-Dialog").count() == 0  # in JupyterLab, "0 0" restarts the kernel
-    map_y = box["y"] + box["height"] - 15
     page.keyboard.press("+")
-    page.mouse.click(box["x"] + 140, map_y)
+    box = chart.bounding_box()  # the chart has grown with its lanes
+    page.mouse.click(box["x"] + 140, box["y"] + box["height"] - 15)
     status(notebook, lambda s: s["mode"] == "free" and s["t0"] < 2, "the start, by the map")
 
 
