@@ -169,7 +169,10 @@ class JobLost:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """One attempt goes to a model; ``reserved`` = its input and its ``max_tokens``. ``request``: a digest of what is sent."""
+    """One attempt goes to a model; ``reserved`` = its input and its ``max_tokens``. ``request``: a digest of what is sent.
+
+    ``prompt``: the messages as text, for roles other than the task model's (a rollout's prompt is its artifact and its input).
+    """
 
     call: str
     job: str
@@ -178,6 +181,7 @@ class CallStarted:
     attempt: int
     reserved: Spend
     request: str = ""
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,7 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True)
 class SampleScored:
-    """A program ran on one example and was scored (one metric call)."""
+    """A program ran on one example and was scored (one metric call). ``shown``: a train example as the reflection reads it."""
 
     job: str
     artifact: str
@@ -205,6 +209,7 @@ class SampleScored:
     score: float
     output: str = ""
     feedback: str = ""
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class CallWanted:
     attempt: int
     reserve: Spend
     request: str = ""
+    prompt: str = ""
 
 
 Report = CallFinished | SampleScored | SampleFailed | LimitChanged | Warned

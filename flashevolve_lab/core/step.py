@@ -114,7 +114,9 @@ def _call_wanted(state: RunState, given: on.CallWanted) -> list[Event]:
     job = state.jobs.get(given.job)
     if job is None or (state.status == "paused" and not job.stepped) or state.room(given.reserve):
         return []
-    return [ev.CallStarted(state.next_id("c"), given.job, given.role, given.key, given.attempt, given.reserve, given.request)]
+    call = state.next_id("c")
+    given_to = (given.job, given.role, given.key, given.attempt, given.reserve, given.request, given.prompt)
+    return [ev.CallStarted(call, *given_to)]
 
 
 def _job_done(state: RunState, job_id: str, result: object, rules: Rules) -> list[Event]:

@@ -89,14 +89,17 @@ class JobBench:
     async def _run(self, artifact: str, split: str, example: int, patience: Patience) -> Sample:
         task = self._shell.task
         data = (task.train if split == "train" else task.val)[example]
-        asker = self.asker("task", f"{split}:{example}", patience)
+        asker = self.asker("task", f"{artifact}:{split}:{example}", patience)
         components = self.state.artifacts[artifact].components
         try:
             output = await self._shell.places.call(task.program, components, data, asker)
         except (ModelError, BudgetSpent):
             raise
         except Exception as error:
-            return Sample(task.worst, "", f"The program failed: {type(error).__name__}: {words(error)}")
+            if asker.outage is None:
+                return Sample(task.worst, "", f"The program failed: {type(error).__name__}: {words(error)}")
+        if asker.outage is not None:  # whatever the program made of it: without its model it says nothing about the candidate
+            raise asker.outage
         try:
             judged = scored(await self._shell.places.call(task.metric, data, output))
         except Exception as error:

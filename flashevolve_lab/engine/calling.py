@@ -181,7 +181,8 @@ class CallLedger:
         """Reserve and record."""
         self._price = getattr(model, "price", None) or (0.0, 0.0)
         self._reserve = self._cost(self._input_tokens, self._request.max_tokens)
-        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self.digest)
+        prompt = "" if self._request.role == "task" else _told(self._request)
+        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self.digest, prompt)
         for event in self._shell.now(wanted):
             if isinstance(event, CallStarted):
                 return event.call
@@ -243,6 +244,14 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _digest(request: Request) -> str:
-    """What is asked, in 16 hexadecimal digits."""
-    text = repr([(m["role"], m["content"]) for m in request.messages])
+    """All that is asked, in 16 hexadecimal digits."""
+    messages = [(m["role"], m["content"]) for m in request.messages]
+    text = repr((messages, request.max_tokens, request.temperature, request.choices))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _told(request: Request) -> str:
+    """The messages as one text, for people."""
+    if len(request.messages) == 1:
+        return request.messages[0]["content"]
+    return "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in request.messages)
