@@ -78,7 +78,7 @@ class Item:
     """A unit of work on its way through the graph (in GEPA: the seed, or one proposal). Only `apply` changes it.
 
     ``base``: the version it was made from. ``data``: the algorithm's own JSON facts. ``stage``: the queue it waits in or the
-    stage that works on it. ``batch``: the batch it started with. ``tries``: jobs that failed at this stage.
+    stage that works on it. ``batch``: the batch it started with. ``tries``: jobs that failed at this stage. ``updates``, ``patches``: how often it was updated, read by the patch stage.
     """
 
     id: str
@@ -90,6 +90,7 @@ class Item:
     queued_at: float
     tries: int = 0
     updates: int = 0
+    patches: int = 0
     gated: bool = False
 
 

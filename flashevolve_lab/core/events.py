@@ -272,7 +272,10 @@ class StalenessJudged:
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """An LLM's verdict on a stale artifact, as of ``version``: accept, patch or discard, and what it said of each idea."""
+    """An LLM's verdict on a stale artifact, as of ``version``: accept, patch or discard, and what it said of each idea.
+
+    ``decision`` is "update" where its reply could not be used and the item was updated instead.
+    """
 
     item: str
     artifact: str

@@ -56,6 +56,7 @@ class RunState:
     made: Counter[str] = field(default_factory=Counter)  # ids handed out, by letter
     counts: Counter[str] = field(default_factory=Counter)  # outcomes, failures by kind, actions: for people
     streaks: Counter[str] = field(default_factory=Counter)  # failures in a row, by "stage: kind"
+    failed_item: str = ""  # the item of the last failed job: its end is a failure, not idleness
     last_failure: str = ""  # the message of the last failed job or sample
     exhausted: str = ""  # set once a call could never fit what is left of the budget: nothing new starts
     idle_ends: int = 0  # items in a row that ended without a gate verdict (skipped, refused)
@@ -103,7 +104,7 @@ def _run_started(s: RunState, e: ev.RunStarted, at: float) -> None:
 
 
 def _run_resumed(s: RunState, e: ev.RunResumed, at: float) -> None:
-    s.status, s.stop = "running", None
+    s.status, s.stop, s.step_jobs, s.idle_ends = "running", None, 0, 0
     s.streaks.clear()
 
 
@@ -117,11 +118,13 @@ def _setting_changed(s: RunState, e: ev.SettingChanged, at: float) -> None:
 
 
 def _paused(s: RunState, e: ev.Paused, at: float) -> None:
-    s.status = "paused"
+    s.status, s.step_jobs = "paused", 0
 
 
 def _continued(s: RunState, e: ev.Continued, at: float) -> None:
     s.status, s.step_jobs = "running", 0
+    for job in s.jobs.values():
+        job.stepped = False  # the next pause holds it like any other
 
 
 def _stepped(s: RunState, e: ev.Stepped, at: float) -> None:
@@ -153,7 +156,7 @@ def _item_queued(s: RunState, e: ev.ItemQueued, at: float) -> None:
     item.data.update(e.data)
     item.tries = item.tries + 1 if e.retry else 0
     if e.base is not None:
-        item.base, item.updates = e.base, item.updates + 1
+        item.base = e.base
     item.stage, item.queued_at = e.stage, at
     if e.front:
         s.queues[e.stage].appendleft(item.id)
@@ -170,7 +173,8 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
     s.in_flight -= item.kind == "proposal"
     if item.kind == "proposal" and not item.gated:
         s.reserved -= Spend(proposals=1)
-    s.idle_ends = s.idle_ends + 1 if e.outcome in ("skipped", "refused") else 0
+    idle = e.outcome == "skipped" or (e.outcome == "refused" and s.failed_item != e.item)
+    s.idle_ends = s.idle_ends + 1 if idle else 0
     if e.outcome == "skipped":  # it changed nothing: the next proposal on this parent takes its turn
         s.starts[item.data["parent"]] -= 1
 
@@ -202,11 +206,13 @@ def _job_finished(s: RunState, e: ev.JobFinished, at: float) -> None:
 def _job_failed(s: RunState, e: ev.JobFailed, at: float) -> None:
     job = _end_job(s, e.job)
     s.counts[f"failed {job.stage}: {e.kind}"] += 1
+    s.failed_item = job.item
     if e.kind == "budget":
         s.exhausted = e.message
         return
     s.streaks[f"{job.stage}: {e.kind}"] += 1
-    s.last_failure = e.message
+    if e.kind != "samples":  # then a sample has said why already
+        s.last_failure = e.message
 
 
 def _job_abandoned(s: RunState, e: ev.JobAbandoned, at: float) -> None:
@@ -282,12 +288,15 @@ def _staleness_judged(s: RunState, e: ev.StalenessJudged, at: float) -> None:
     s.counts[f"stale {e.action}"] += 1
     if e.where == "hand" and e.action == "accept":
         s.items[e.item].data["accepted_by_hand"] = True
+    if e.action == "update" and e.where == "dequeue":
+        s.items[e.item].updates += 1
     if e.where != "hand":
         s.gap_discards = s.gap_discards + 1 if e.action == "discard" else 0
 
 
 def _patched(s: RunState, e: ev.Patched, at: float) -> None:
     s.counts[f"patch: {e.decision}"] += 1
+    s.items[e.item].patches += 1
 
 
 def _committed(s: RunState, e: ev.Committed, at: float) -> None:
@@ -311,7 +320,7 @@ def _limit_changed(s: RunState, e: ev.LimitChanged, at: float) -> None:
 
 
 def _run_stopped(s: RunState, e: ev.RunStopped, at: float) -> None:
-    s.status, s.stop = "stopped", e
+    s.status, s.stop, s.step_jobs = "stopped", e, 0
 
 
 _APPLY: Mapping[type[Event], Callable[[RunState, Any, float], None]] = {

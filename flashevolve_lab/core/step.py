@@ -52,7 +52,7 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
         case on.JobDone(job, result):
             return _job_done(state, job, result, rules)
         case on.JobBroke():
-            return _job_broke(state, given)
+            return _job_broke(state, given, rules)
         case ev.SampleScored(job) | ev.SampleFailed(job):
             return [given] if job in state.jobs else []
 
@@ -129,7 +129,7 @@ def _job_done(state: RunState, job_id: str, result: object, rules: Rules) -> lis
     return finished + _routed(state, item, job.stage, rules.algorithm.route(state, item, job.stage, result), rules)
 
 
-def _job_broke(state: RunState, given: on.JobBroke) -> list[Event]:
+def _job_broke(state: RunState, given: on.JobBroke, rules: Rules) -> list[Event]:
     job = state.jobs.get(given.job)
     if job is None:
         return []
@@ -138,12 +138,24 @@ def _job_broke(state: RunState, given: on.JobBroke) -> list[Event]:
     events.append(ev.JobFailed(given.job, given.kind, given.message, given.raw))
     if given.again and item.tries < state.settings.get("retries", 1):
         return [*events, ev.ItemQueued(item.id, job.stage, retry=True)]
+    if job.stage == "patch":
+        return [*events, *_unpatched(state, item, given, rules)]
     if item.kind == "seed":
-        reason = f"the seed could not be scored: {given.message}"
+        last = f"; the last: {state.last_failure}" if given.kind == "samples" and state.last_failure else ""
+        reason = f"the seed could not be scored: {given.message}{last}"
         kind = "budget" if given.kind == "budget" else "failures"
         return [*events, ev.ItemQueued(item.id, job.stage), ev.RunStopped(kind, reason)]
     outcome: ev.ItemOutcome = "refused" if given.kind in REFUSALS else "unaffordable" if given.kind == "budget" else "failed"
     return [*events, ev.ItemEnded(item.id, outcome, f"{job.stage}: {given.message}", item.data.get("child", ""))]
+
+
+def _unpatched(state: RunState, item: Item, given: on.JobBroke, rules: Rules) -> list[Event]:
+    """The patch is refused, not the child, which passed its gate: it is gated once more, on the current counterpart."""
+    situation = rules.algorithm.situation(state, item)
+    reason = f"the patch could not be used ({given.kind}: {given.message}), so it is updated instead"
+    child = item.data.get("child", "")
+    said = ev.Patched(item.id, child, situation.counterpart, "update", reason, (), state.pool.version)
+    return [said, *_routed(state, item, "patch", rules.algorithm.update(state, item, situation), rules)]
 
 
 def _closed_calls(state: RunState, job: str | None, why: str) -> list[Event]:
@@ -191,10 +203,13 @@ def _judge_by_hand(state: RunState, given: on.JudgeByHand, rules: Rules) -> list
     child = item.data.get("child", "")
     verdict = Verdict("discard" if given.action == "discard" else "accept", given.reason)
     judged = replace(_judged(state, item, item.stage, "hand", situation, verdict, child), policy="by hand")
-    if verdict.action == "accept":
+    if verdict.action == "accept" and item.stage != "patch":
         return [judged]
     job = next((job.id for job in state.jobs.values() if job.item == item.id), None)
-    ended = [*_closed_calls(state, job, "discarded by hand"), ev.JobAbandoned(job, "discarded by hand")] if job else []
+    why = f"{given.action}ed by hand"
+    ended = [*_closed_calls(state, job, why), ev.JobAbandoned(job, why)] if job else []
+    if verdict.action == "accept":  # no need to be read by a model any more
+        return [judged, *ended, ev.ItemQueued(item.id, "validate", base=state.pool.version)]
     return [judged, *ended, ev.ItemEnded(item.id, "discarded", f"by hand: {given.reason}", child)]
 
 
@@ -214,8 +229,8 @@ def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit |
         return Verdict("accept", f"accepted because the policy {type(policy).__name__} failed: {type(error).__name__}: {error}")
     if verdict.action == "update" and item.updates and commit is None:
         return Verdict("discard", f"updated once already, and stale again: {verdict.reason}")
-    if verdict.action == "patch" and item.updates >= PATCHES:
-        return Verdict("discard", f"patched {item.updates} times already, and stale again: {verdict.reason}")
+    if verdict.action == "patch" and item.patches >= PATCHES:
+        return Verdict("discard", f"patched {item.patches} times already, and stale again: {verdict.reason}")
     if verdict.action == "patch" and "patch" not in rules.algorithm.graph.names:
         return Verdict("accept", f"accepted because this algorithm has no patch stage: {verdict.reason}")
     return verdict
@@ -261,7 +276,7 @@ def _judge_waiting(state: RunState, item: Item, stage: Stage, rules: Rules) -> t
 
 
 def _depth(state: RunState, rules: Rules) -> int:
-    depth = rules.schedule(state).depth
+    depth = _full_depth(state, rules)
     return depth if state.effective_depth is None else min(depth, state.effective_depth)
 
 
@@ -276,7 +291,7 @@ def _livelock(state: RunState, rules: Rules) -> list[Event]:
 
 def _deeper(state: RunState, rules: Rules) -> list[Event]:
     """A commit lets an effective depth grow by one again, up to the schedule's."""
-    now, full = state.effective_depth, rules.schedule(state).depth
+    now, full = state.effective_depth, _full_depth(state, rules)
     if now is None or now >= full:
         return []
     return [ev.DepthChanged(now, now + 1, "a commit: one more may be in flight again")]
@@ -288,7 +303,15 @@ def _deeper(state: RunState, rules: Rules) -> list[Event]:
 def slots_of(state: RunState, stage: str, rules: Rules) -> int:
     """Worker slots of a stage: the setting, or as many as the schedule's depth."""
     slots = state.settings.get("slots") or {}
-    return int(slots.get(stage) or rules.schedule(state).depth)
+    return int(slots.get(stage) or _full_depth(state, rules))
+
+
+def _full_depth(state: RunState, rules: Rules) -> int:
+    """The schedule's depth; 1 where one from a notebook cell fails at it (its `admits` then says what is wrong)."""
+    try:
+        return max(1, int(rules.schedule(state).depth))
+    except Exception:
+        return 1
 
 
 def _free_slot(state: RunState, stage: str, rules: Rules) -> int | None:

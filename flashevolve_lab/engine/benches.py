@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 class JobBench:
-    """What one running job may use."""
+    """What one running job may use. ``patience``: how long its own work may take, model calls and scoring not counted."""
 
-    def __init__(self, shell: Shell, job: Job, item: Item) -> None:
+    def __init__(self, shell: Shell, job: Job, item: Item, patience: Patience) -> None:
         self._shell = shell
         self._job = job
         self._item = item
+        self._patience = patience
         stages = shell.worker.graph.names
         self._priority = (len(stages) - stages.index(job.stage)) * 1e9 + int(job.id[1:])
 
@@ -45,7 +46,7 @@ class JobBench:
 
     def asker(self, role: str, key: str, patience: Patience | None = None) -> JobAsker:
         """A way to call a role's model."""
-        return JobAsker(self._shell, self._job.id, self._priority, role, key, patience)
+        return JobAsker(self._shell, self._job.id, self._priority, role, key, patience or self._patience)
 
     def draw(self, use: str) -> Random:
         """A random stream of this item and use."""
@@ -55,7 +56,8 @@ class JobBench:
     async def score(self, artifact: str, split: str, examples: Sequence[int]) -> dict[int, Sample]:
         """All examples at once; those that could not be scored are missing. Raises `BudgetSpent` after the others are done."""
         runs = [self._sample(artifact, split, example) for example in examples]
-        done = await asyncio.gather(*runs, return_exceptions=True)
+        with self._patience.stopped():  # each sample has a limit of its own
+            done = await asyncio.gather(*runs, return_exceptions=True)
         for outcome in done:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -82,8 +84,8 @@ class JobBench:
         return None
 
     def _scored(self, artifact: str, split: str, example: int, sample: Sample) -> Sample:
-        given = ev.SampleScored(self._job.id, artifact, split, example, sample.score, sample.output, sample.feedback)
-        self._shell.post(given)
+        what = (self._job.id, artifact, split, example, sample.score, sample.output, sample.feedback)
+        self._shell.post(ev.SampleScored(*what, self._shell.shown(example) if split == "train" else ""))
         return sample
 
     async def _run(self, artifact: str, split: str, example: int, patience: Patience) -> Sample:

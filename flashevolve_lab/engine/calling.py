@@ -44,6 +44,11 @@ class Patience:
     async def __aexit__(self, *error: Any) -> None:
         await self._timer.__aexit__(*error)
 
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return self._timer.expired()
+
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
         """The time in here does not count."""
@@ -76,6 +81,7 @@ class JobAsker:
         self._key = key
         self._calls = 0
         self._patience = patience
+        self.outage: BudgetSpent | RateLimited | Transient | None = None  # the last call that got no answer at all
 
     @property
     def context_tokens(self) -> int | None:
@@ -111,7 +117,11 @@ class JobAsker:
         if known := self._known(key, ledger.digest):
             return known
         with self._patience.stopped() if self._patience else contextlib.nullcontext():
-            return await self._shell.gateway.complete(request, ledger)
+            try:
+                return await self._shell.gateway.complete(request, ledger)
+            except (BudgetSpent, RateLimited, Transient) as error:
+                self.outage = error
+                raise
 
     def _known(self, key: str, digest: str) -> Reply | None:
         """The reply that an earlier job of this item and stage already paid for (it failed, or its process died)."""
@@ -180,7 +190,7 @@ class CallLedger:
     def begin(self, attempt: int, model: LLM) -> str | None:
         """Reserve and record."""
         self._price = getattr(model, "price", None) or (0.0, 0.0)
-        self._reserve = self._cost(self._input_tokens, self._request.max_tokens)
+        self._reserve = self._cost(self._request.input_tokens_bound(), self._request.max_tokens)
         prompt = "" if self._request.role == "task" else _told(self._request)
         wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self.digest, prompt)
         for event in self._shell.now(wanted):
@@ -205,15 +215,21 @@ class CallLedger:
     def end(self, call: str, outcome: Reply | BaseException) -> None:
         """Record; a reply is charged as counted by the server, a refusal by its input, an unknown end as reserved."""
         if isinstance(outcome, Reply):
-            prompt = outcome.prompt_tokens or self._input_tokens
-            spent = self._cost(prompt, outcome.completion_tokens)
-            ended = ev.CallFinished(
-                call, "ok", spent, prompt, outcome.completion_tokens, outcome.finish, outcome.model, outcome.text
-            )
+            prompt, answer = outcome.prompt_tokens or self._input_tokens, self._answer_tokens(outcome)
+            spent = self._cost(prompt, answer)
+            ended = ev.CallFinished(call, "ok", spent, prompt, answer, outcome.finish, outcome.model, outcome.text)
         else:
             kind, spent = self._charged(outcome)
             ended = ev.CallFinished(call, kind, spent, text=str(outcome)[:2000])
         self._shell.post(ended)
+
+    def _answer_tokens(self, reply: Reply) -> int:
+        """As counted by the server; where it does not count, all that was allowed if it was cut off there, else from its bytes."""
+        if reply.completion_tokens or not reply.text:
+            return reply.completion_tokens
+        if reply.finish == "length":
+            return self._request.max_tokens
+        return min(self._request.max_tokens, 1 + len(reply.text.encode("utf-8", "replace")) // 3)
 
     def _charged(self, error: BaseException) -> tuple[CallOutcome, Spend]:
         match error:

@@ -20,12 +20,14 @@ from flashevolve_lab.core import Entry, Event, Rules, RunState, apply, decide, p
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.engine.benches import JobBench
+from flashevolve_lab.engine.calling import Patience
 from flashevolve_lab.engine.clock import Clock, VirtualLoop
 from flashevolve_lab.engine.places import OWNER, WATCH, Places, words
 from flashevolve_lab.errors import BudgetSpent, ModelError, SetupError
 from flashevolve_lab.llm import LLM, Gateway, Limits
 from flashevolve_lab.tasks import Task
 
+SHOWN = 20_000  # characters of a train example that the log keeps
 STOP_S = 1.0  # a stop waits this long for what it cancelled
 
 
@@ -48,7 +50,8 @@ class Shell:
         log: Where entries go.
         policy: Recorded description → live policy.
         state: The state so far (empty for a new run).
-        sample_timeout_s: Seconds of lab time that a program and a metric may take on one example.
+        sample_timeout_s: Seconds of lab time that a program and a metric may take on one example, and that a proposer or a
+            patcher may take, model calls not counted.
         record: Keep every input with its time in ``recorded`` (for replay tests).
     """
 
@@ -147,6 +150,13 @@ class Shell:
         await self.written()
         self._flush()
         return before
+
+    def shown(self, example: int) -> str:
+        """A train example as the reflection and the inspector show it (its beginning, when it is very long)."""
+        try:
+            return str(self.task.show(self.task.train[example]))[:SHOWN]
+        except Exception as error:
+            return f"(it cannot be shown: {type(error).__name__}: {words(error)})"
 
     async def change(self) -> None:
         """Returns after the next turn that ended something or moved a setting."""
@@ -270,20 +280,28 @@ class Shell:
     async def _work(self, job_id: str) -> None:
         OWNER.set((self, job_id))
         job = self.state.jobs[job_id]
-        bench = JobBench(self, job, self.state.items[job.item])
+        patience = Patience(self.sample_timeout_s)
+        bench = JobBench(self, job, self.state.items[job.item], patience)
         try:
-            self.post(on.JobDone(job_id, dict(await self.worker.work(job.stage, bench))))
+            async with patience:
+                result = dict(await self.worker.work(job.stage, bench))
+            self.post(on.JobDone(job_id, result))
         except Trouble as error:
             self.post(on.JobBroke(job_id, str(error.kind), words(error), str(error.raw), error.again))
         except BudgetSpent as error:
             self.post(on.JobBroke(job_id, "budget", words(error)))
         except ModelError as error:
             self.post(on.JobBroke(job_id, error.kind, words(error), str(getattr(error, "raw", ""))))
-        except asyncio.CancelledError:
-            self.post(
-                on.JobBroke(job_id, "error", "it cancelled itself")
-            )  # cancelled by us: its job has ended, and this is nothing
+        except asyncio.CancelledError:  # cancelled by us: its job has ended, and this is nothing
+            self.post(on.JobBroke(job_id, "error", "it cancelled itself"))
             raise
+        except TimeoutError as error:
+            late = (
+                f"{job.stage} took more than {self.sample_timeout_s:g} s beside its model calls"
+                if patience.over
+                else words(error)
+            )
+            self.post(on.JobBroke(job_id, "timeout", late))
         except BaseException as error:  # also SystemExit and its like of a user's proposer
             where = traceback.extract_tb(error.__traceback__)[-1]
             message = f"{type(error).__name__}: {words(error)} (at {where.name}, line {where.lineno})"

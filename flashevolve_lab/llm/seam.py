@@ -35,6 +35,11 @@ class Request:
     choices: tuple[str, ...] = ()
     priority: float = 0.0
 
+    def input_tokens_bound(self) -> int:
+        """The most tokens the prompt can be: no tokenizer makes more than one of a UTF-8 byte; 16 more for each message."""
+        size = sum(len(m["content"].encode("utf-8", "replace")) for m in self.messages)
+        return size + 16 * len(self.messages) + 16
+
     def input_tokens_estimate(self) -> int:
         """An upper-side estimate of the prompt's tokens from its UTF-8 bytes (3 bytes a token, 8 tokens a message)."""
         size = sum(len(m["content"].encode("utf-8", "replace")) for m in self.messages)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from flashevolve_lab.plots import Figure
 
-ACTIONS = ("accept", "update", "patch", "discard")
-
 
 class Comparison:
     """Runs under the labels they were given. Comparing is only fair at equal budgets, on the same model and the same seeds."""
@@ -44,8 +42,9 @@ class Comparison:
         return f"<Comparison of {', '.join(self.runs)}>\n{self.table()}"
 
     def _repr_html_(self) -> str:
-        html: str = self.table().to_html(escape=True)
-        return html
+        from flashevolve_lab.widgets import AS_IT_IS
+
+        return f'<div class="{AS_IT_IS}">{self.table().to_html(escape=True)}</div>'
 
 
 def compare(runs: Mapping[str, Run]) -> Comparison:
@@ -56,6 +55,8 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
 
 
 def _row(run: Run) -> dict[str, Any]:
+    from flashevolve_lab.views import ACTIONS
+
     status, counts = run.status, run.state.counts
     minutes = status.seconds / 60 or float("nan")
     verdicts = {action: counts[f"stale {action}"] for action in ACTIONS}

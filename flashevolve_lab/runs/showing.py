@@ -6,8 +6,8 @@ most, so that showing it in ten cells costs no more than in one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.runs.budget import Budget
@@ -89,15 +89,8 @@ def _has_widgets() -> bool:
 
 
 def _examples(run: Run) -> Callable[[str, int], str] | None:
-    """``(split, index) → text`` of an example, where the task is at hand (a log has only their numbers)."""
+    """``(split, index) → text`` of an example, where the task is at hand: for logs that have only its number."""
     if run._shell is None:
         return None
     task = run._shell.task
-    return lambda split, index: _readable((task.train if split == "train" else task.val)[index])
-
-
-def _readable(example: Any) -> str:
-    """An example as people read it: a mapping with a line for each entry, anything else as it prints."""
-    if isinstance(example, Mapping):
-        return "\n".join(f"{key}: {value}" for key, value in example.items())
-    return str(example)
+    return lambda split, index: task.show((task.train if split == "train" else task.val)[index])

@@ -18,8 +18,10 @@ from typing import Any
 
 from flashevolve_lab.core import SCHEMA, Entry, decode, encode
 from flashevolve_lab.errors import LogError
+from flashevolve_lab.store.lock import WriterLock, held
 
 FORMAT = 1
+BUSY_S = 2.0  # how long a locked file is waited for
 LONG = 1024  # texts longer than this (characters) are stored once, as blobs
 _MARK = "\x00blob:"
 _MARKED = '"\\u0000blob:'  # how a string that begins with the mark looks in JSON
@@ -46,25 +48,50 @@ class Writer:
             LogError: the file exists already, or is not a run file, or another process is writing it.
         """
         self.path = Path(path)
-        if create and self.path.exists():
-            raise LogError(f"{self.path} exists already: choose another name, or lab.open / lab.resume it")
-        if not create:
-            _check_whole(self.path)
+        _check_new(self.path) if create else _check_whole(self.path)
+        self._lock = WriterLock(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            self._claim()
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        try:
+            self._open(create)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._every_s = every_s
+        self._waiting: list[Entry] = []
+        self._written_at = time.monotonic()
+
+    def _open(self, create: bool) -> None:
+        """Open the file, which is ours now."""
+        if create:
+            _check_new(self.path)
+        try:
+            self._db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.OperationalError) as error:
-            raise LogError(f"cannot write {self.path} ({error}): choose another folder=…") from error
+            raise _unwritable(self.path, error) from error
+        try:
+            self._begin(create)
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            raise _unwritable(self.path, error) from error
+
+    def _begin(self, create: bool) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         if create:
             self._db.executescript(_TABLES)
             self._set("format", str(FORMAT))
             self._set("schema", str(SCHEMA))
-        self._claim()
-        self._every_s = every_s
-        self._waiting: list[Entry] = []
-        self._written_at = time.monotonic()
+        self._set("writer", f"{os.getpid()}@{socket.gethostname()}")
+
+    @property
+    def last(self) -> int:
+        """The number of the last entry in the file; 0 when there is none."""
+        row = self._db.execute("SELECT max(seq) FROM entries").fetchone()
+        return int(row[0] or 0)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append entries in one transaction. Their numbers must follow on those in the file."""
@@ -108,16 +135,17 @@ class Writer:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 self._db.close()
+                self._lock.release()
 
     def _set(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def _claim(self) -> None:
-        row = self._db.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
-        if row and row[0] and _alive(row[0]):
-            self._db.close()
-            raise LogError(f"{self.path} is being written by process {row[0].split('@')[0]}: stop that run first")
-        self._set("writer", f"{os.getpid()}@{socket.gethostname()}")
+        ours = self._lock.claim()
+        writer = _writer_of(self.path) if not ours else ""
+        if ours is False or (ours is None and _alive(writer)):
+            self._lock.release()
+            raise _being_written(self.path, writer, certain=ours is False)
 
 
 class Reader:
@@ -135,14 +163,19 @@ class Reader:
         try:
             rows = self._db.execute(query, (after, limit)).fetchall()
         except sqlite3.DatabaseError as error:
-            raise _damaged(self.path, error) from error
+            raise _unreadable(self.path, error) from error
         return [Entry(seq, at, decode(kind, self._body(body))) for seq, at, kind, body in rows]
 
     @property
     def being_written(self) -> bool:
-        """Whether a living process of this machine holds the file as its writer."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
-        return bool(row and row[0] and _alive(row[0]))
+        """Whether a living process holds the file as its writer."""
+        locked = held(self.path)
+        return _alive(_writer_in(self._db)) if locked is None else locked
+
+    def refuse_if_written(self) -> None:
+        """Raises `LogError`, with what to do, when a living process is writing the file."""
+        if self.being_written:
+            raise _being_written(self.path, _writer_in(self._db), certain=held(self.path) is not None)
 
     def close(self) -> None:
         """Close the file."""
@@ -198,13 +231,13 @@ def _shrunk(value: Any, blobs: dict[str, str]) -> Any:
 def _checked(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise LogError(f"there is no run file {path}: lab.runs(folder) lists those that exist")
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", timeout=BUSY_S, uri=True, check_same_thread=False)
     try:
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         newest = max(int(meta["format"]) - FORMAT, int(meta["schema"]) - SCHEMA)
     except (sqlite3.DatabaseError, KeyError, ValueError) as error:
         db.close()
-        raise _damaged(path, error) from error
+        raise _unreadable(path, error) from error
     if newest > 0:
         db.close()
         raise LogError(f"{path} was written by a newer version of flashevolve_lab: install that one; it was left as it is")
@@ -217,21 +250,69 @@ def _check_whole(path: Path) -> None:
     try:
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise _damaged(path, error) from error
+        raise _unreadable(path, error) from error
     finally:
         db.close()
     if found != "ok":
         raise _damaged(path, found)
 
 
+def _check_new(path: Path) -> None:
+    if path.exists():
+        raise LogError(f"{path} exists already: choose another name, or lab.open / lab.resume it")
+
+
 def _damaged(path: Path, why: object) -> LogError:
     return LogError(f"{path} is not a run file of flashevolve_lab, or is damaged ({why}); it was left as it is")
 
 
-def _alive(writer: str) -> bool:
+def _unreadable(path: Path, error: Exception) -> LogError:
+    return _in_use(path) if _is_busy(error) else _damaged(path, error)
+
+
+def _unwritable(path: Path, error: Exception) -> LogError:
+    return _in_use(path) if _is_busy(error) else LogError(f"cannot write {path} ({error}): choose another folder=…")
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether SQLite waited in vain for another connection."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _in_use(path: Path) -> LogError:
+    return LogError(f"another process holds {path} (its database is locked): close it there, then try again")
+
+
+def _being_written(path: Path, writer: str, *, certain: bool) -> LogError:
     pid, _, host = writer.partition("@")
-    if host != socket.gethostname():
-        return True
+    by = f"process {pid}" if host == socket.gethostname() else f"process {pid} of the machine {host}"
+    what = "stop that run first (run.stop() where it runs, or end that process); lab.open(path) watches it"
+    if not certain:
+        what += ". Is it gone? Move the file to a disk that has file locks, and resume it there"
+    return LogError(f"{path} is being written by {by if pid else 'another process'}: {what}")
+
+
+def _writer_of(path: Path) -> str:
+    """What a file says of its writer; "" when there is no such file."""
+    if not path.exists():
+        return ""
+    db = _checked(path)
+    try:
+        return _writer_in(db)
+    finally:
+        db.close()
+
+
+def _writer_in(db: sqlite3.Connection) -> str:
+    row = db.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
+    return str(row[0]) if row and row[0] else ""
+
+
+def _alive(writer: str) -> bool:
+    """Whether the process "pid@host" may be alive, where there are no locks; that of another machine is believed."""
+    pid, _, host = writer.partition("@")
+    if not writer or host != socket.gethostname():
+        return bool(writer)
     try:
         os.kill(int(pid), 0)
     except (ProcessLookupError, ValueError):

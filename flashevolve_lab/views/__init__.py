@@ -12,13 +12,13 @@ from flashevolve_lab.views.evidence import Evidence
 from flashevolve_lab.views.facts import RunFacts, worded
 from flashevolve_lab.views.lineage import Lineage, LineageDelta, LineageSnapshot, Node
 from flashevolve_lab.views.progress import OUTCOMES, Point, Progress, ProgressDelta, ProgressSnapshot, Standing
-from flashevolve_lab.views.staleness import StalenessDelta, StalenessFeed, StalenessSnapshot, StaleRow
+from flashevolve_lab.views.staleness import ACTIONS, StalenessDelta, StalenessFeed, StalenessSnapshot, StaleRow
 from flashevolve_lab.views.steps import StepChange, StepLine, Steps
 from flashevolve_lab.views.tables import Tables
 from flashevolve_lab.views.timeline import Mark, Span, Timeline, TimelineDelta, TimelineSnapshot
 
 __all__ = [
-    "COLUMNS", "NAMES", "OUTCOMES", "Act", "Compared", "Cost", "Costs", "CostsSnapshot", "Diagnosis",
+    "ACTIONS", "COLUMNS", "NAMES", "OUTCOMES", "Act", "Compared", "Cost", "Costs", "CostsSnapshot", "Diagnosis",
     "DiagnosisSnapshot", "Dossier", "Evidence", "Gate", "Lineage", "LineageDelta", "LineageSnapshot", "Load",
     "Mark", "Node", "Point", "Progress", "ProgressDelta", "ProgressSnapshot", "Relative", "RunFacts", "Span",
     "Spoken", "StaleRow", "StalenessDelta", "StalenessFeed", "StalenessSnapshot", "Standing", "StepChange",

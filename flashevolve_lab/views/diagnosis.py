@@ -142,7 +142,9 @@ class Diagnosis:
                 self._origins[item.stage, "working" if item.id in working else "waiting"] += 1
 
     def _weights(self) -> list[float]:
-        """How long each sample lasted, the last one until now."""
+        """How long each sample lasted, the last one until now; none before the first."""
+        if not self._samples:
+            return []
         ends = [sample.at for sample in self._samples][1:] + [self._folding.state.at]
         spans = [max(0.0, end - sample.at) for sample, end in zip(self._samples, ends, strict=True)]
         return spans if sum(spans) > 0 else [1.0] * len(spans)
@@ -174,13 +176,18 @@ class Diagnosis:
 
 
 def depth_of(state: RunState) -> int:
-    """Proposals that may be in flight: of the recorded schedule, or what is left of it against livelock."""
-    schedule: Mapping[str, Any] = state.settings.get("schedule") or {}
-    numbers = [schedule.get(name) for name in ("p", "n")]
-    depth = int(schedule.get("depth") or 1)
-    if all(isinstance(number, int) for number in numbers):
-        depth = numbers[0] * numbers[1]  # type: ignore[operator]
+    """Proposals that may be in flight: the recorded schedule's, or what is left of it against livelock. The one place for it."""
+    depth = _recorded_depth(state.settings.get("schedule") or {})
     return depth if state.effective_depth is None else min(depth, state.effective_depth)
+
+
+def _recorded_depth(schedule: Mapping[str, Any]) -> int:
+    """What the log says; in logs that do not say it, what the built-in schedules had, and 1 for others."""
+    depth = schedule.get("depth")
+    if depth is None and schedule.get("name") == "Batched":
+        p, n = schedule.get("p"), schedule.get("n")
+        depth = p * n if isinstance(p, int) and isinstance(n, int) else None
+    return depth if isinstance(depth, int) and depth >= 1 else 1
 
 
 def slots_of(state: RunState, stage: str) -> int:

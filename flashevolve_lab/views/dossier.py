@@ -31,6 +31,7 @@ class Trial:
     """One example of the minibatch, run with the parent and with the child (None: not run, or the trouble says why).
 
     ``current``: with the current counterpart, where that is another text and was run on it (an update gates against it).
+    ``shown``: the example as the reflection reads it ("" in logs that do not have it).
     """
 
     example: int
@@ -39,11 +40,15 @@ class Trial:
     current: Sample | None = None
     parent_trouble: str = ""
     child_trouble: str = ""
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A raw reply of another model than the task's: a reflection, a patch. ``outcome``: ok, or how the call failed."""
+    """A raw reply of another model than the task's: a reflection, a patch. ``outcome``: ok, or how the call failed.
+
+    ``prompt``: the messages it answers, as text ("" in logs that have only a digest).
+    """
 
     call: str
     at: float
@@ -54,6 +59,7 @@ class Spoken:
     model: str
     tokens: int
     text: str
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

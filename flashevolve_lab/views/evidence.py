@@ -54,6 +54,7 @@ class Evidence:
         self._calls: dict[str, ev.CallStarted] = {}  # sent and not yet answered
         self._children: dict[str, list[str]] = {}
         self._acts: list[Act] = []
+        self._shown: dict[int, str] = {}  # train example → its text, as first recorded
 
     def __repr__(self) -> str:
         return f"<Evidence on {len(self._stories)} items up to entry {self.state.seq}>"
@@ -139,7 +140,9 @@ class Evidence:
                 self._calls[call] = event
             case ev.CallFinished():
                 self._hear(event, at)
-            case ev.SampleScored(job, artifact, split, example, score, output, feedback):
+            case ev.SampleScored(job, artifact, split, example, score, output, feedback, shown):
+                if shown and split == "train":
+                    self._shown.setdefault(example, shown)
                 self._saw(job, (artifact, example), Sample(score, output, feedback) if split == "train" else None)
             case ev.SampleFailed(job, artifact, split, example, kind, message):
                 self._saw(job, (artifact, example), f"{kind}: {message}" if split == "train" else None)
@@ -159,7 +162,7 @@ class Evidence:
         story.spent += event.spent
         if call.role != "task":
             stage, tokens = story.work[call.job].stage, event.spent.tokens
-            said = (event.outcome, event.finish, event.model, tokens, event.text)
+            said = (event.outcome, event.finish, event.model, tokens, event.text, call.prompt)
             story.spoken.append(Spoken(event.call, at, stage, call.role, *said))
 
     def _saw(self, job: str, what: tuple[str, int], sample: Sample | str | None) -> None:
@@ -259,7 +262,11 @@ class Evidence:
         return f"waits for {story.stage}"
 
     def _counterpart(self, story: _Story | None, own: str, parent: str) -> tuple[str, float | None]:
-        """What stands in its place, and when that was recorded (None: as the front stands now)."""
+        """What stands in its place, and when that was recorded (None: as the front stands now).
+
+        A log records a counterpart only with a verdict. For an item that was never judged it is worked out here, by GEPA's rule
+        (design §9, `algorithms.gepa`): a view may not ask an algorithm, which a log of another machine does not have.
+        """
         rows = [row for row in story.verdicts if row.artifact == own and row.counterpart] if story else []
         if rows:
             return rows[-1].counterpart, rows[-1].at
@@ -267,8 +274,7 @@ class Evidence:
         if not parent or not front or parent in front:
             return (parent if parent in front else ""), None
         won = int(story.won[parent], 16) if story and story.won.get(parent) else self.state.pool.wins(parent)
-        members = self.state.pool.members
-        return max(front, key=lambda id: ((front[id] & won).bit_count(), -members[id].version)), None
+        return max(front, key=lambda id: ((front[id] & won).bit_count(), -_number(id))), None
 
     def _text(self, id: str) -> Text | None:
         artifact, member = self.state.artifacts.get(id), self.state.pool.members.get(id)
@@ -282,7 +288,7 @@ class Evidence:
         samples = [side if isinstance(side, Sample) else None for side in sides]
         troubles = [side if isinstance(side, str) else "" for side in sides]
         current = samples[2] if ids[2] not in ids[:2] else None
-        return Trial(example, samples[0], samples[1], current, troubles[0], troubles[1])
+        return Trial(example, samples[0], samples[1], current, troubles[0], troubles[1], self._shown.get(example, ""))
 
     def _seen(self, story: _Story, artifact: str, example: int) -> Sample | str | None:
         """What this item saw; what it took from the cache is the run's sample."""
@@ -326,3 +332,8 @@ class Evidence:
             return Relative(id, steps, None, None, "")
         replaced = story.texts[-1] != id
         return Relative(id, steps, None, None, "replaced" if replaced else story.outcome)
+
+
+def _number(artifact: str) -> int:
+    """The number in an artifact's id: ties go to the lowest, as in the algorithm."""
+    return int(artifact[1:])

@@ -23,6 +23,7 @@ class RunFacts:
         clock: ``"wall"``, ``"scaled"`` or ``"virtual"``; only the first gives seconds of real time.
         simulated: At least one of its models is simulated.
         algorithm, task: Their names ("" when the log has none).
+        proposer: What a proposer says about itself, for the screen ("" when it says nothing).
         lab: Version of the package that ran it.
     """
 
@@ -32,6 +33,7 @@ class RunFacts:
     simulated: bool = False
     algorithm: str = ""
     task: str = ""
+    proposer: str = ""
     lab: str = ""
 
     @classmethod
@@ -46,8 +48,13 @@ class RunFacts:
             simulated=_simulated(started.llm),
             algorithm=str(started.algorithm.get("name", "")),
             task=str(started.task.get("name", "")),
+            proposer=_label(started.algorithm.get("proposer")),
             lab=started.lab,
         )
+
+
+def _label(proposer: Any) -> str:
+    return str(proposer.get("label") or "") if isinstance(proposer, Mapping) else ""
 
 
 def _simulated(value: Any) -> bool:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args, get_type_hints
 
-from flashevolve_lab.core import Entry
+from flashevolve_lab.core import Entry, Verdict
 from flashevolve_lab.core.events import StalenessJudged
 from flashevolve_lab.errors import InvariantError
+
+ACTIONS: tuple[str, ...] = get_args(get_type_hints(Verdict)["action"])  # what a policy may order, in this order everywhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from flashevolve_lab.widgets.inspector import Inspector
 from flashevolve_lab.widgets.lineage import LineageTree
 from flashevolve_lab.widgets.live import Commands, Poller, Source, View
 from flashevolve_lab.widgets.overview import Overview
-from flashevolve_lab.widgets.summary import Summary, summary_html, summary_of, summary_text
+from flashevolve_lab.widgets.summary import AS_IT_IS, Summary, summary_html, summary_of, summary_text
 
 __all__ = [
-    "Commands", "Controls", "Dashboard", "Feed", "Gantt", "Inspector", "LineageTree", "Overview", "Poller", "Source", "Summary",
+    "AS_IT_IS", "Commands", "Controls", "Dashboard", "Feed", "Gantt", "Inspector", "LineageTree", "Overview", "Poller", "Source", "Summary",
     "View", "Watched", "summary_html", "summary_of", "summary_text",
 ]  # fmt: skip

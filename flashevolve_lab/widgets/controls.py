@@ -27,6 +27,7 @@ from flashevolve_lab.core import events as ev
 from flashevolve_lab.policies import SCHEDULES, STALENESS, describe
 from flashevolve_lab.widgets.knobs import BudgetKnob, Knob, NumberKnob, PolicyKnob, SlotsKnob, said
 from flashevolve_lab.widgets.live import Commands
+from flashevolve_lab.widgets.texts import sayable
 
 CONFIRM_S = 4.0  # a stop must be confirmed within
 ANY = "any stage"
@@ -115,7 +116,7 @@ class Controls:
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""
-        self.note.value = message.encode("utf-8", "replace").decode("utf-8")
+        self.note.value = sayable(message)
 
     def _see(self, event: ev.Event, at: float) -> None:
         since = f"since {at:,.1f} s"
@@ -201,7 +202,7 @@ class Controls:
         try:
             act()
         except Exception as error:  # shown here, never in a log that nobody sees
-            self.note.value = f"{what} failed: {error}".encode("utf-8", "replace").decode("utf-8")
+            self.note.value = sayable(f"{what} failed: {error}")
             return
         self._busy = f"{what} asked for"
         self._show_state()

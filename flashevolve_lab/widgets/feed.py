@@ -19,6 +19,7 @@ import traitlets
 from flashevolve_lab.core import Entry
 from flashevolve_lab.core.events import RunStarted, RunStopped, SettingChanged
 from flashevolve_lab.views import StalenessFeed, StaleRow, worded
+from flashevolve_lab.widgets.texts import sayable
 
 LONGEST = 400  # characters of a reason in the feed; the inspector has all of it
 SMALL = 2_000  # rows that travel whole until a front end has answered once
@@ -54,7 +55,7 @@ class Feed(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {action}" for action, count in self._view.snapshot().actions.items())
-        return readable(f"<Feed {counts or self.sentence}>")
+        return sayable(f"<Feed {counts or self.sentence}>")
 
     # --- the log ----------------------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class Feed(anywidget.AnyWidget):
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""
-        self.trouble = readable(message)
+        self.trouble = sayable(message)
 
     def _follow(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -82,7 +83,7 @@ class Feed(anywidget.AnyWidget):
                     self._stopped = True
                 case _:
                     continue
-            self.sentence = readable(_sentence(self._schedule, self._stopped))
+            self.sentence = sayable(_sentence(self._schedule, self._stopped))
 
     # --- the browser ------------------------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class Feed(anywidget.AnyWidget):
 
     def select(self, item: str) -> None:
         """Mark the rows of an item ("" for none)."""
-        self.selected = readable(item)
+        self.selected = sayable(item)
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
         """The widget's state, with every row so far."""
@@ -128,7 +129,7 @@ class Feed(anywidget.AnyWidget):
             try:
                 callback(item)
             except Exception as error:  # whatever a listener does, the feed goes on
-                self.trouble = readable(f"opening {item} failed: {type(error).__name__}: {error}")
+                self.trouble = sayable(f"opening {item} failed: {type(error).__name__}: {error}")
 
 
 class Rows:
@@ -166,11 +167,6 @@ class Rows:
         if known == len(self._strings):
             self._strings.append(text)
         return known
-
-
-def readable(text: str) -> str:
-    """The text without what a JSON message cannot carry (lone surrogates become question marks)."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _sentence(schedule: str, stopped: bool) -> str:

@@ -19,6 +19,7 @@ import traitlets
 from flashevolve_lab.core import Entry
 from flashevolve_lab.views import Span, Timeline
 from flashevolve_lab.widgets.spans import Picture, Update
+from flashevolve_lab.widgets.texts import sayable
 
 HERE = Path(__file__).parent
 RESENDS_S = (1.0, 4.0, 16.0)  # after state went out and while no browser has said that it follows: the whole once more
@@ -87,7 +88,7 @@ class Gantt(anywidget.AnyWidget):
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""
-        self.failure = message.encode("utf-8", "replace").decode("utf-8")
+        self.failure = sayable(message)
 
     # --- selection --------------------------------------------------------------------------------------------------
 

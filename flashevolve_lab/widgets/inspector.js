@@ -377,12 +377,19 @@ class View {
     const trials = evidence.trials.map((trial, i) => this.trial(trial, i === 0));
     const said = evidence.spoken.map((reply) => this.details(`reply ${reply.call}`,
       [`${reply.role}: ${reply.outcome === "ok" ? "raw reply" : reply.outcome} `, el("span", "lab-soft", {}, `${reply.call}, ${clock(reply.at)}, ${many(reply.tokens, "token")}${reply.finish ? `, finish: ${reply.finish}` : ""}`)],
-      [copier(reply.text), el("span", "lab-soft", {}, " ", el("bdi", "", {}, reply.model)), prose(reply.text)]));
+      [...this.asked(reply), copier(reply.text), el("span", "lab-soft", {}, " ", el("bdi", "", {}, reply.model)), prose(reply.text)]));
     const raw = evidence.raw.map((work) => this.details(`raw ${work.job}`, [`${work.stage}: a text that could not be used `, el("span", "lab-soft", {}, work.job)], [prose(work.message, "lab-plain"), copier(work.raw), prose(work.raw)]));
     const notes = evidence.notes.map((note) => prose(note, "lab-plain lab-soft"));
     if (!trials.length && !said.length && !raw.length) return [];
-    const asked = said.length ? [el("p", "lab-soft", {}, "The log keeps the replies, and of what was asked only a digest.")] : [];
+    const digest = evidence.spoken.some((reply) => !reply.prompt);
+    const asked = digest ? [el("p", "lab-soft", {}, "Where no prompt is shown, the log has only a digest of what was asked.")] : [];
     return [el("h3", "", {}, "Evidence"), ...trials, ...notes, ...said, ...raw, ...asked];
+  }
+
+  /** The prompt that a reply answers, in a fold of its own. */
+  asked({ call, prompt }) {
+    if (!prompt) return [];
+    return [this.details(`prompt ${call}`, ["prompt ", el("span", "lab-soft", {}, many(prompt.length, "character"))], [copier(prompt), prose(prompt)])];
   }
 
   trial({ example, input, parent, child, current }, first) {

@@ -22,6 +22,7 @@ from flashevolve_lab.views import Dossier, Evidence, Text, worded
 from flashevolve_lab.widgets.difference import Difference, differences
 from flashevolve_lab.widgets.live import Commands
 from flashevolve_lab.widgets.telling import evidence_of, facts_of, text_of
+from flashevolve_lab.widgets.texts import sayable
 
 COLUMNS = ("parent", "current", "best", "earlier", "later")  # what a text can be compared with
 KEPT = 64  # ids of the history
@@ -74,7 +75,7 @@ class Inspector(anywidget.AnyWidget):
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""
-        self.trouble = message.encode("utf-8", "replace").decode("utf-8")
+        self.trouble = sayable(message)
 
     # --- what is shown ----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import ipywidgets as ipw
 
 from flashevolve_lab.views import worded
+from flashevolve_lab.widgets.texts import sayable
 
 Ask = Callable[[str, Any], None]
 
@@ -32,7 +33,7 @@ def plainly(value: Any) -> str:
     """A recorded setting in words, without the hash of a user's code."""
     if isinstance(value, Mapping):
         value = {name: part for name, part in value.items() if name != "code"}
-    return worded(value).encode("utf-8", "replace").decode("utf-8")
+    return sayable(worded(value))
 
 
 class Knob:
@@ -83,7 +84,7 @@ class Knob:
     def refused(self, message: str) -> None:
         """What was asked for cannot be."""
         self._asked = None
-        message = message.encode("utf-8", "replace").decode("utf-8")
+        message = sayable(message)
         self.line.value = f"not changed: {message} (in force: {self._in_force})"
 
     def enable(self, able: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from flashevolve_lab.core import Entry
 from flashevolve_lab.views import Lineage, Node
 from flashevolve_lab.widgets.mirror import HERE, Mirror, module_of
-from flashevolve_lab.widgets.overview import sayable
+from flashevolve_lab.widgets.texts import sayable
 
 NODE = ("artifact", "version", "at", "parents", "origin", "component", "mean", "coverage")  # as lineage.js reads them
 

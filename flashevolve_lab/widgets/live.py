@@ -7,6 +7,7 @@ a change must keep: the engine never waits for a view, and an error in a view sh
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 import weakref
@@ -109,8 +110,12 @@ class Poller:
                 view.take(entries)
             except Exception as error:  # a view must never harm the others, nor the run
                 self._views.remove(view)
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                view.fail(f"this view failed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+                _tell(view, f"this view failed: {_worded(error)}")
+
+    def give_up(self, error: Exception) -> None:
+        """The log cannot be read any more: every view shows it, so that none looks as if the run stood still."""
+        for view in self._views:
+            _tell(view, f"the log could not be read any more, so this shows the run as of entry {self._seq}: {_worded(error)}")
 
     def close(self) -> None:
         """Stop following."""
@@ -120,6 +125,22 @@ class Poller:
 def _follow(poller: Callable[[], Poller | None]) -> None:
     """Poll until closed, until the run has ended, or until nobody holds the poller any more."""
     while (alive := poller()) is not None:
-        if alive._closed.wait(alive._period_s) or not alive.poll():
+        if alive._closed.wait(alive._period_s):
+            return
+        try:
+            if not alive.poll():
+                return
+        except Exception as error:  # of the source: this thread is its last reader
+            alive.give_up(error)
             return
         del alive
+
+
+def _tell(view: View, message: str) -> None:
+    with contextlib.suppress(Exception):  # a view that cannot even say so must not end the others
+        view.fail(message)
+
+
+def _worded(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"

@@ -11,6 +11,7 @@ function header(model, doc, el) {
   const name = put(row, "strong", { class: "fl-name" });
   const chips = put(row, "span", { class: "fl-chips" });
   const figures = put(row, "span", { class: "fl-figures" });
+  const proposer = put(root, "div", { class: "fl-note fl-proposer" });
   const stop = put(root, "div", { class: "fl-stop" });
   const line = put(root, "div", { class: "fl-line" });
   const best = put(root, "details", { class: "fl-best" });
@@ -56,6 +57,8 @@ function header(model, doc, el) {
       put(pair, "span", { class: "fl-label" }, label);
       put(pair, "span", { class: "fl-value" }, value);
     }
+    proposer.textContent = now.proposer || "";
+    proposer.hidden = !now.proposer;
     stop.textContent = now.stopped || "";
     stop.hidden = !now.stopped;
     line.textContent = now.line || "";

@@ -16,6 +16,7 @@ from flashevolve_lab.core import Entry
 from flashevolve_lab.core.events import ArtifactMade, Committed, RunStarted
 from flashevolve_lab.views import Costs, CostsSnapshot, Diagnosis, DiagnosisSnapshot, Point, Progress, RunFacts, Standing
 from flashevolve_lab.widgets.mirror import HERE, Mirror, module_of
+from flashevolve_lab.widgets.texts import sayable
 
 MOST_TEXT = 4_000  # characters of a best text that travel unasked
 AXES = ("at", "metric_calls", "llm_calls", "tokens", "dollars")
@@ -122,6 +123,7 @@ class Overview:
             "created": run.created,
             "algorithm": run.algorithm,
             "task": run.task,
+            "proposer": run.proposer,
             "clock": run.clock,
             "simulated": run.simulated,
             "elsewhere": self._elsewhere and self.state in ("running", "paused"),
@@ -145,11 +147,6 @@ class Overview:
 def _state(standing: Standing, growing: Callable[[], bool]) -> str:
     """The run's state in a word; ``"interrupted"`` when it has not ended and nobody writes it."""
     return "interrupted" if standing.status in ("running", "paused") and not growing() else standing.status
-
-
-def sayable(text: str) -> str:
-    """The text as a trait can carry it: lone surrogates become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _amount(standing: Standing, name: str) -> float:

@@ -8,7 +8,6 @@ since any point, applied to the whole of that point, give the whole of now; the 
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,29 +15,21 @@ from typing import Any
 
 from flashevolve_lab.core import Entry, Event
 from flashevolve_lab.core import events as ev
-from flashevolve_lab.views import Mark, RunFacts, Span, TimelineDelta
+from flashevolve_lab.views import ACTIONS, OUTCOMES, Mark, RunFacts, Span, TimelineDelta
+from flashevolve_lab.widgets.texts import one_line
 
 SPAN = struct.Struct("<dfHHHH")  # start s · seconds (below 0: running) · lane · flags · base version · gap
 END = struct.Struct("<IfH")  # span · seconds · flags
 STEP = struct.Struct("<dH")  # at s · items waiting
 
 JOB_OUTCOMES = ("running", "finished", "failed", "abandoned", "lost")  # bits 0-2
-ITEM_OUTCOMES = (
-    "", "committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable", "cancelled",
-)  # bits 3-6  # fmt: skip
-VERDICTS = ("", "accept", "update", "patch", "discard")  # bits 7-9: what a staleness policy ordered after this job
+ITEM_OUTCOMES = ("", *OUTCOMES)  # bits 3-6
+VERDICTS = ("", *ACTIONS)  # bits 7-9: what a staleness policy ordered after this job
 STEPPED, SPECULATIVE = 1 << 10, 1 << 11
 
 MOST = 0xFFFF
 LABEL, TEXT, NOTE = 28, 200, 400  # characters that a mark's label, its text and a job's note may have
 CALLS, PATH = 400, 40  # calls of one job, and jobs of its item, that are told
-
-
-def one_line(text: str, limit: int) -> str:
-    """The text on one line, at most ``limit`` characters, without control characters or lone surrogates."""
-    valid = text[: 4 * limit].encode("utf-8", "replace").decode("utf-8")
-    line = re.sub(r"[\s\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", valid).strip()
-    return line if len(line) <= limit and len(text) <= 4 * limit else line[: limit - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,23 @@
 """What remains of a run in a saved notebook: a small static page of HTML, and one line of text.
 
-Pure. Owns escaping here. One rule a change must keep: every text passes through `escaped`, and the page needs no script, no
-style sheet, no network and no theme.
+Pure. Owns escaping here. One rule a change must keep: every text passes through `escaped`, no typesetter may touch it (it stands
+in an element that MathJax leaves alone), and the page needs no script, no network and no theme. Its one style rule touches only
+an output that holds this page and no living widget.
 """
 
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashevolve_lab.core import Entry
 from flashevolve_lab.core.events import ArtifactMade
 from flashevolve_lab.views import Diagnosis, Point, Progress, RunFacts, Standing
+from flashevolve_lab.widgets.texts import visible
 
 MOST_TEXT = 1_200  # characters of the best text
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+AS_IT_IS = "mathjax_ignore tex2jax_ignore"  # classes of an element whose text no typesetter touches
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ def summary_html(s: Summary) -> str:
     chips += [f"{s.run.clock} clock"] if s.run.clock != "wall" else []
     head = f"<b>{escaped(s.run.run or 'run')}</b>" + "".join(f" <i>({chip})</i>" for chip in chips)
     said = [f"Ended by {s.standing.stop_kind}: {s.standing.stop_reason}"] if s.standing.stop_kind else [s.line]
-    lines = [head, escaped(", ".join(_facts(s))), *(escaped(line) for line in said if line)]
+    lines = [head, escaped(", ".join(_facts(s))), *(escaped(line) for line in [*said, s.run.proposer] if line)]
     body = "".join(f"<div>{line}</div>" for line in lines) + _sparkline(s.points) + _best(s)
-    return f'{_ALONE}<div class="fl-static" style="border-left: 3px solid #888; padding: 2px 10px">{body}</div>'
+    return f'{_ALONE}<div class="fl-static {AS_IT_IS}" style="border-left: 3px solid #888; padding: 2px 10px">{body}</div>'
 
 
 # Where no kernel knows the widgets any more Jupyter says "Loading widget…" in their place: beside the summary that is noise.
@@ -71,11 +72,6 @@ _ALONE = (
 def escaped(text: str) -> str:
     """The text as HTML shows it literally, without control and direction characters or lone surrogates."""
     return html.escape(visible(text))
-
-
-def visible(text: str) -> str:
-    """The text without what cannot be seen and what cannot be encoded."""
-    return _UNSEEN.sub("\ufffd", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _facts(s: Summary) -> list[str]:

@@ -34,9 +34,12 @@ def facts_of(dossier: Dossier) -> dict[str, Any]:
 
 
 def evidence_of(dossier: Dossier, example: Callable[[int], str]) -> dict[str, Any]:
-    """What the item was made from: samples of the minibatch, raw replies, texts that could not be used."""
+    """What the item was made from: samples of the minibatch, what was asked and replied, texts that could not be used.
+
+    ``example``: the text of a train example, for logs that do not have it.
+    """
     return {
-        "trials": [_trial(trial, example(trial.example)) for trial in dossier.trials],
+        "trials": [_trial(trial, trial.shown or example(trial.example)) for trial in dossier.trials],
         "spoken": [_fields(spoken) for spoken in dossier.spoken],
         "notes": list(dossier.notes),
         "raw": [{"job": work.job, "stage": work.stage, "message": work.message, "raw": work.raw} for work in dossier.work if work.raw],

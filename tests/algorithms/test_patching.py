@@ -131,20 +131,24 @@ class Says:
         return self.simulated.describe()
 
 
-@pytest.mark.parametrize(
-    ("text", "outcome"),
-    [
-        (VERDICT.format(decision="discard"), "discarded"),
-        (VERDICT.format(decision="patch") + "```\n\n```", "refused"),
-        (VERDICT.format(decision="patch") + "```\nAnswer.", "refused"),
-    ],
-)
-def test_a_discard_or_an_unusable_patch_ends_the_item_and_keeps_its_evidence(text: str, outcome: str, tmp_path: Path) -> None:
-    run = run_with(Says(text), tmp_path, budget=lab.Budget(metric_calls=700))
+def test_a_discard_by_reflection_ends_the_item_and_keeps_its_evidence(tmp_path: Path) -> None:
+    run = run_with(Says(VERDICT.format(decision="discard")), tmp_path, budget=lab.Budget(metric_calls=700))
     items = {e.item for e in of(run.entries, ev.StalenessJudged) if e.action == "patch"}
     ends = {e.item: e for e in of(run.entries, ev.ItemEnded) if e.item in items}
-    assert items and {end.outcome for end in ends.values()} == {outcome}
+    assert items and {end.outcome for end in ends.values()} == {"discarded"}
     assert all(end.artifact in run.state.artifacts for end in ends.values())
+
+
+@pytest.mark.parametrize(("end", "why"), [("```\n\n```", "empty"), ("```\nAnswer.", "unclosed")])
+def test_an_unusable_patch_is_refused_with_its_raw_text_and_the_child_is_updated_instead(end: str, why: str, tmp_path: Path) -> None:
+    run = run_with(Says(VERDICT.format(decision="patch") + end), tmp_path, budget=lab.Budget(metric_calls=700))
+    refused = [e for e in of(run.entries, ev.JobFailed) if e.kind == why]
+    assert refused and all(e.raw.endswith(end) for e in refused)
+    assert not [e for e in of(run.entries, ev.ArtifactMade) if e.origin == "patch"]
+    said = of(run.entries, ev.Patched)
+    assert {e.decision for e in said} == {"update"} and all(why in e.reason for e in said)
+    gated_again = {e.item for e in of(run.entries, ev.Gated) if not e.first}
+    assert gated_again & {e.item for e in said}
 
 
 def test_an_accepted_stale_text_goes_on_as_it_is(tmp_path: Path) -> None:

@@ -642,7 +642,7 @@ def test_a_hung_call_meets_its_deadline_and_is_tried_again(world: Any, scripted:
     assert w.end.kind == "budget"
     [late] = [e for e in w.of(ev.CallFinished) if e.outcome != "ok"]
     assert late.text == "no answer within the deadline of 30 s"
-    assert [e.attempt for e in w.of(ev.CallStarted) if e.key == "val:2#1" and e.job == "j0"] == [0, 1]
+    assert [e.attempt for e in w.of(ev.CallStarted) if e.key == "a0:val:2#1" and e.job == "j0"] == [0, 1]
     assert not w.of(ev.SampleFailed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -17,12 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashevolve_lab.core import SCHEMA, Entry, Spend
+import flashevolve_lab as lab
+from flashevolve_lab.core import SCHEMA, Entry, Spend, check
 from flashevolve_lab.core.events import ArtifactMade, CallFinished, Committed, RunStarted, SettingChanged, Warned
 from flashevolve_lab.errors import LogError
 from flashevolve_lab.store import FORMAT, Reader, Writer, files
-from flashevolve_lab.store.sqlite import LONG
+from flashevolve_lab.store.sqlite import LONG, _alive
 from flashevolve_lab.testing import log_contract
+from flashevolve_lab.views.columns import NAMES
 
 STARTED = RunStarted("r", "2026-01-01", 0, "wall", {}, ("a",), {}, {}, {}, {})
 
@@ -233,13 +236,6 @@ def test_after_a_close_the_next_writer_goes_on(path: Path, reader: Callable[[], 
     assert texts_in(path) == ["one", "two"]
 
 
-def dead_pid() -> int:
-    """The number of a process that has ended."""
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    return done.pid
-
-
 def test_the_file_of_a_writer_that_was_killed_is_whole_and_is_taken_over(path: Path, reader: Callable[[], Reader]) -> None:
     code = (
         "import os, signal; from flashevolve_lab.core import Entry; from flashevolve_lab.core.events import Warned;"
@@ -254,20 +250,94 @@ def test_the_file_of_a_writer_that_was_killed_is_whole_and_is_taken_over(path: P
     assert texts_in(path) == ["before", "after"]
 
 
-@pytest.mark.parametrize("writer", ["", "nonsense", f"x@{socket.gethostname()}"])
-def test_a_writer_that_cannot_be_alive_is_taken_over(path: Path, writer: str) -> None:
-    claim(written(path, "one"), writer or f"{dead_pid()}@{socket.gethostname()}")
-    if writer == "nonsense":  # no host: another machine's, for all we know
-        with pytest.raises(LogError):
-            Writer(path, create=False)
-        return
-    Writer(path, create=False).close()
+@pytest.mark.parametrize("writer", ["", "nonsense", f"x@{socket.gethostname()}", "17@a-container-that-is-gone"])
+def test_what_a_file_says_of_its_writer_keeps_nobody_out_when_no_process_holds_the_lock(path: Path, writer: str) -> None:
+    claim(written(path, "one"), writer or f"{os.getpid()}@{socket.gethostname()}")  # this number is somebody else's by now
+    log = Writer(path, create=False)
+    log.append([warned(2, "two")])
+    log.close()
+    assert texts_in(path) == ["one", "two"]
 
 
-def test_a_writer_on_another_machine_is_believed(path: Path) -> None:
-    claim(written(path, "one"), f"{dead_pid()}@elsewhere.example")
-    with pytest.raises(LogError, match="being written"):
-        Writer(path, create=False)
+def test_of_two_that_claim_a_file_at_the_same_time_one_wins(path: Path) -> None:
+    written(path, "one")
+    start, logs, refused = threading.Barrier(8), [], []
+
+    def take() -> None:
+        start.wait()
+        try:
+            logs.append(Writer(path, create=False))
+        except LogError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(logs), len(refused)) == (1, 7)
+    logs[0].close()
+
+
+def test_the_lock_lies_beside_the_file_while_it_is_written_and_is_removed_at_the_close(path: Path) -> None:
+    lock = path.with_name("run.sqlite.lock")
+    log = Writer(path)
+    assert lock.exists()
+    log.close()
+    assert not lock.exists()
+
+
+def test_one_who_only_looks_does_not_keep_a_writer_out(path: Path, reader: Callable[[], Reader]) -> None:
+    written(path, "one")
+    look, over = reader(), threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            assert isinstance(look.being_written, bool)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    for _ in range(20):
+        Writer(path, create=False).close()
+    over.set()
+    watching.join()
+
+
+def test_a_forked_child_does_not_keep_the_claim_of_its_parent(path: Path) -> None:
+    code = (
+        f"import os, signal, time; from flashevolve_lab.store import Writer; log = Writer({str(path)!r}); child = os.fork()\n"
+        "if child == 0: time.sleep(60)\n"
+        "print(child, flush=True); time.sleep(0.1); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert done.stdout is not None
+    child = int(done.stdout.readline())
+    done.wait()
+    try:
+        Writer(path, create=False).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        done.stdout.close()
+
+
+def test_a_database_that_another_process_has_locked_is_not_called_damaged(path: Path) -> None:
+    other = sqlite3.connect(written(path, "one"), isolation_level=None)
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(LogError, match="another process holds .*database is locked.*close it there"):
+            Reader(path)
+    finally:
+        other.close()
+    assert texts_in(path) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("writer", "alive"),
+    [("", False), (f"x@{socket.gethostname()}", False), (f"{os.getpid()}@{socket.gethostname()}", True), ("1@elsewhere", True)],
+)
+def test_without_locks_a_process_of_this_machine_is_looked_up_and_one_of_another_is_believed(writer: str, alive: bool) -> None:
+    assert _alive(writer) is alive
 
 
 def claim(path: Path, writer: str) -> None:
@@ -276,6 +346,21 @@ def claim(path: Path, writer: str) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES ('writer', ?)", (writer,))
     db.commit()
     db.close()
+
+
+# --- files of earlier versions --------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_format_1_as_it_was_first_written_opens_folds_and_gives_its_tables(tmp_path: Path) -> None:
+    path = Path(shutil.copy(Path(__file__).parent / "samples" / "format1.sqlite", tmp_path))
+    run = lab.open(path)
+    assert len(run.entries) == 121
+    assert (run.status.state, run.status.kind, run.status.proposals, run.best.score) == ("stopped", "budget", 2, 0.5)
+    check(run.state)
+    for name in NAMES:
+        run.frame(name)
+    assert len(run.frame("calls")) == 24
+    assert run.status.simulated
 
 
 # --- the relaxed writer ---------------------------------------------------------------------------------------------------
