@@ -44,9 +44,9 @@ add(ev.ArtifactMade("a0", {ODD: ODD, "prompt": LONG}, "h0", (), "seed", "", "p0"
 add(ev.JobStarted("j0", "validate", 0, "p0", -1), ev.SampleScored("j0", "a0", "val", 0, 0.5, LONG, LONG), ev.JobFinished("j0"))
 add(ev.Committed(0, "a0", "p0", 0, {"0": 0.5}, 1), ev.ItemEnded("p0", "committed", ODD, "a0"))
 add(ev.ItemMade("p1", "proposal", "rollout", 0, 1, {"parent": "a0", "component": ODD, "minibatch": [0, 1]}))
-add(ev.JobStarted("j1", "rollout", 0, "p1", 0), ev.SampleScored("j1", "a0", "train", 0, 0.0, LONG, LONG),
+add(ev.JobStarted("j1", "rollout", 0, "p1", 0), ev.SampleScored("j1", "a0", "train", 0, 0.0, LONG, LONG, LONG),
     ev.SampleFailed("j1", "a0", "train", 1, "transient", LONG), ev.JobFinished("j1"), ev.ItemQueued("p1", "propose"))
-add(ev.JobStarted("j2", "propose", 0, "p1", 0), ev.CallStarted("c0", "j2", "reflection", ODD, 1, Spend(llm_calls=1)),
+add(ev.JobStarted("j2", "propose", 0, "p1", 0), ev.CallStarted("c0", "j2", "reflection", ODD, 1, Spend(llm_calls=1), ODD, LONG),
     ev.CallFinished("c0", "ok", Spend(llm_calls=1, tokens=9), 4, 5, ODD, ODD, LONG), ev.JobFailed("j2", ODD, LONG, LONG), ev.ItemQueued("p1", "propose", retry=True))
 add(ev.JobStarted("j3", "propose", 0, "p1", 0), ev.JobFinished("j3", {"text": LONG, "note": LONG}))
 add(ev.ArtifactMade("a1", {ODD: ODD + "!", "prompt": "new " + LONG + " end"}, "h1", ("a0",), "reflection", ODD, "p1"), ev.ItemQueued("p1", "gate", {"child": "a1"}))
@@ -170,7 +170,7 @@ def test_keyboard_filters_reload_themes_and_narrow_pages(opened):
     assert 0 < feed_of(note)["drawn"] < feed_of(note)["rows"]
 
     rows = feed_of(note)["rows"]
-    note.command("docmanager:save")
+    note.save()  # waits: a reload while a notebook is being saved finds it without its outputs
     note.reload()
     jupyter_lab.until(lambda: page.locator(".lab-feed-row").count(), 30, "the feed after a reload")
     jupyter_lab.until(lambda: feed_of(note)["rows"] >= rows, 10, "every verdict after a reload")
@@ -199,6 +199,7 @@ def test_hostile_text_through_every_field_changes_nothing_but_the_text(opened):
         fold.evaluate("node => { node.open = true; }")
     page.evaluate("() => { for (let node; (node = document.querySelector('.lab-fold')); ) node.click(); }")
     note.shot("inspector-hostile")
+    assert page.locator("summary", has_text="prompt").count() == 1  # what the reflection was asked, from the log
 
     assert page.locator(".evil, .lab-feed img, .lab-inspector img, .lab-inspector script, .lab-inspector b").count() == 0
     assert page.evaluate("window.evil") is None
