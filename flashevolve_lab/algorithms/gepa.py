@@ -14,6 +14,7 @@ from math import fsum
 from typing import Any
 
 from flashevolve_lab.algorithms.bench import Bench
+from flashevolve_lab.algorithms.forecast import tokens_of_a_call
 from flashevolve_lab.algorithms.gepa_work import GEPAWork, not_cached
 from flashevolve_lab.algorithms.patching import Patcher, Reconcile
 from flashevolve_lab.algorithms.proposing import Proposer
@@ -98,12 +99,21 @@ class GEPA:
         }
 
     def forecast(self, task: Task, budget: Mapping[str, float]) -> tuple[float, str]:
-        """Proposals the budget allows, if one in five is accepted and each metric call is one model call."""
+        """Proposals the budget allows, if one in five is accepted and each metric call is one model call.
+
+        Of tokens only the inputs are known; none are allowed when a single call could not even be reserved.
+        """
         per_proposal = 2 * self.minibatch + 0.2 * len(task.val)
         limits = {name: budget[name] - len(task.val) for name in ("metric_calls", "llm_calls") if name in budget}
         counts = [limits[name] / (per_proposal + (name == "llm_calls")) for name in limits]
         counts += [budget["proposals"]] if "proposals" in budget else []
         how = f"{len(task.val)} for the seed, then {2 * self.minibatch} and in one of five cases {len(task.val)} more each"
+        if "tokens" in budget:
+            call, largest = tokens_of_a_call(task)
+            if budget["tokens"] < largest:
+                return 0.0, f"{budget['tokens']:,.0f} tokens, and one call alone may need {largest:,}"
+            counts.append(max(1.0, (budget["tokens"] / call - len(task.val)) / (per_proposal + 1)))
+            how += f"; about {call:,.0f} tokens of input a call, and answers come on top"
         return max(0.0, min(counts, default=float("inf"))), how
 
 

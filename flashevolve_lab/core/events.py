@@ -40,9 +40,10 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunResumed:
-    """The run was taken up again by another process."""
+    """The run was taken up again by another process. ``llm``: role → its models from here on ({} in old logs: as before)."""
 
     created: str
+    llm: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Take up a run whose process is gone. ``created``: ISO time on the wall."""
+    """Take up a run whose process is gone. ``created``: ISO time on the wall; ``llm``: role → its models."""
 
     created: str
+    llm: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

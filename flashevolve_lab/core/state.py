@@ -29,6 +29,7 @@ class RunState:
     seq: int = 0  # number of the last entry applied
     at: float = 0.0  # its time; never falls
     started: ev.RunStarted | None = None  # None only before the first entry
+    llms: list[Mapping[str, Any]] = field(default_factory=list)  # role → models: at the start, then as of each resume
     status: str = "new"  # new → running ⇄ paused → stopped (→ running again by a resume)
     stop: ev.RunStopped | None = None  # set exactly while stopped
     settings: dict[str, Any] = field(default_factory=dict)  # knob → effective value (JSON)
@@ -97,7 +98,7 @@ def apply(state: RunState, entry: Entry) -> None:
 
 
 def _run_started(s: RunState, e: ev.RunStarted, at: float) -> None:
-    s.started, s.status = e, "running"
+    s.started, s.status, s.llms = e, "running", [e.llm]
     s.settings, s.budget = dict(e.settings), dict(e.budget)
     for stage in e.stages:
         s.queues[stage], s.slots[stage] = deque(), {}
@@ -106,6 +107,9 @@ def _run_started(s: RunState, e: ev.RunStarted, at: float) -> None:
 def _run_resumed(s: RunState, e: ev.RunResumed, at: float) -> None:
     s.status, s.stop, s.step_jobs, s.idle_ends = "running", None, 0, 0
     s.streaks.clear()
+    s.limits.clear()  # the gateway begins anew
+    if e.llm:
+        s.llms.append(e.llm)
 
 
 def _setting_changed(s: RunState, e: ev.SettingChanged, at: float) -> None:
@@ -113,6 +117,8 @@ def _setting_changed(s: RunState, e: ev.SettingChanged, at: float) -> None:
         s.budget, s.exhausted = dict(e.new), ""
         return
     s.settings[e.knob] = e.new
+    if e.knob == "concurrency":
+        s.limits.clear()
     if e.knob == "schedule":
         s.effective_depth, s.gap_discards = None, 0
 

@@ -18,6 +18,8 @@ from flashevolve_lab.core.events import Event
 from flashevolve_lab.core.graph import Commit, Route, Rules, Stage
 from flashevolve_lab.core.state import RunState
 
+RETRIES = 1  # a job whose work is worth another try gets that many
+MAX_IDLE = 100  # proposals in a row, skipped or refused, after which nothing is left to learn
 PATCHES = 2  # a stale item is patched at most this often
 ACTIONS = ("accept", "update", "patch", "discard")
 
@@ -27,8 +29,8 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
     match given:
         case on.Start(run):
             return _start(run, rules)
-        case on.Resume(created):
-            return _resume(state, created)
+        case on.Resume():
+            return _resume(state, given)
         case on.SetKnobs():
             return _set_knobs(state, given)
         case on.Pause(by):
@@ -76,11 +78,11 @@ def _start(run: ev.RunStarted, rules: Rules) -> list[Event]:
     return [run, artifact, ev.ItemMade("p0", item.kind, item.stage, item.base, 0, item.data)]
 
 
-def _resume(state: RunState, created: str) -> list[Event]:
+def _resume(state: RunState, given: on.Resume) -> list[Event]:
     lost = _closed_calls(state, None, "lost with its process")
     for job in reversed(state.jobs.values()):  # each goes in front of the one before: the oldest ends up first
         lost += [ev.JobLost(job.id), ev.ItemQueued(job.item, job.stage, front=True)]
-    return [*lost, ev.RunResumed(created)]
+    return [*lost, ev.RunResumed(given.created, given.llm)]
 
 
 def _set_knobs(state: RunState, given: on.SetKnobs) -> list[Event]:
@@ -136,7 +138,7 @@ def _job_broke(state: RunState, given: on.JobBroke, rules: Rules) -> list[Event]
     item = state.items[job.item]
     events = _closed_calls(state, job.id, "its job failed")
     events.append(ev.JobFailed(given.job, given.kind, given.message, given.raw))
-    if given.again and item.tries < state.settings.get("retries", 1):
+    if given.again and item.tries < RETRIES:
         return [*events, ev.ItemQueued(item.id, job.stage, retry=True)]
     if job.stage == "patch":
         return [*events, *_unpatched(state, item, given, rules)]
@@ -359,7 +361,7 @@ def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
     except Exception as error:  # a schedule from a notebook cell may raise anything; what is in flight finishes first
         failed = f"the schedule {type(rules.schedule(state)).__name__} failed: {type(error).__name__}: {error}"
         return [] if state.items else _stop(state, on.Stop("failures", failed))
-    if starts.count <= 0 or state.exhausted or state.idle_ends >= state.settings.get("max_idle", 100):
+    if starts.count <= 0 or state.exhausted or state.idle_ends >= MAX_IDLE:
         return []
     count = _bounded(state, starts, entry, rules)
     if count <= 0 or state.room(rules.algorithm.proposal_need(state) + Spend(proposals=1)):

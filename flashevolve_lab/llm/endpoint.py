@@ -21,7 +21,7 @@ class Endpoint:
     Attributes:
         name: Its public address, or what it is.
         ceiling: The configured limit of calls in flight, ≥ 1.
-        changed: Told (name, old limit, new limit, why) whenever the effective limit moves.
+        changed: Told (name, old limit, new limit, why) whenever the effective limit moves, or a pause begins.
         in_flight: Calls it holds now.
         blocked_until: No further call before this time (seconds of the loop's clock).
     """
@@ -48,7 +48,8 @@ class Endpoint:
 
     def resize(self, ceiling: int) -> None:
         """Another configured limit; the effective one starts there."""
-        self.ceiling, self._limit = ceiling, float(ceiling)
+        self.ceiling = ceiling
+        self._move(float(ceiling), f"the setting is {ceiling} now")
 
     def answered(self) -> None:
         """A call was answered: the limit regains a little."""
@@ -56,13 +57,20 @@ class Endpoint:
             self._move(min(float(self.ceiling), self._limit + GAIN / self._limit), "answers come again")
 
     def overloaded(self, sent_at: float, now: float, wait_s: float, why: str) -> None:
-        """A call sent at ``sent_at`` was refused or not answered in time: wait, and send less."""
-        self.blocked_until = max(self.blocked_until, now + wait_s)
+        """A call sent at ``sent_at`` was refused or not answered in time: wait, and send less.
+
+        A pause is told even where the limit stays: one that begins, or that becomes a second longer than was known.
+        """
+        until = now + wait_s
+        longer = until > max(now, self.blocked_until) + (1.0 if self.blocked_until > now else 0.0)
+        self.blocked_until = max(self.blocked_until, until)
+        limit = self._limit
         if sent_at > self._cut_at:
             self._cut_at = now
-            self._move(max(1.0, self._limit * CUT), why)
+            limit = max(1.0, self._limit * CUT)
+        self._move(limit, why, also=longer)
 
-    def _move(self, limit: float, why: str) -> None:
+    def _move(self, limit: float, why: str, *, also: bool = False) -> None:
         old, self._limit = self.limit, limit
-        if self.limit != old:
+        if self.limit != old or also:
             self.changed(self.name, old, self.limit, why)

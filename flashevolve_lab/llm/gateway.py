@@ -19,6 +19,8 @@ from flashevolve_lab.errors import BadReply, ModelError, RateLimited, SetupError
 from flashevolve_lab.llm.endpoint import Change, Endpoint
 from flashevolve_lab.llm.seam import LLM, Reply, Request
 
+MAX_PAUSE_S = 300.0  # a server that asks for more is asked again then
+
 
 class Ledger(Protocol):
     """What the gateway asks of the run, for one logical call."""
@@ -90,7 +92,7 @@ class Gateway:
     Args:
         models: Role ("task", "reflection") → its models; a call goes to the one whose server has the most room.
         limits: How to call.
-        changed: Told when a server's effective limit moves (name, old, new, why).
+        changed: Told when a server's effective limit moves, or it is given a pause (name, old, new, why).
     """
 
     def __init__(self, models: Mapping[str, Sequence[LLM]], limits: Limits, changed: Change | None = None) -> None:
@@ -179,7 +181,9 @@ class Gateway:
         match error:
             case RateLimited():
                 wait_s = self.limits.backoff_s if error.retry_after_s is None else error.retry_after_s
-                endpoint.overloaded(sent_at, now, wait_s, f"429: asked to wait {wait_s:g} s")
+                asked = f"429: asked to wait {wait_s:g} s"
+                why = asked if wait_s <= MAX_PAUSE_S else f"{asked}, waiting {MAX_PAUSE_S:g} s"
+                endpoint.overloaded(sent_at, now, min(wait_s, MAX_PAUSE_S), why)
             case ModelError():
                 endpoint.answered()
             case _:

@@ -1,14 +1,17 @@
 """Any OpenAI-compatible server (vLLM, llama.cpp, hosted) through the `openai` package.
 
 Owns the translation between the seam and HTTP: one attempt per call, no retry hidden in the client, errors by who should react.
-One rule a change must keep: the key lives in the client only, and is cut out of every message.
+One rule a change must keep: the key lives in the client only, and a secret one is cut out of everything a server says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import time
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,7 +19,10 @@ from weakref import WeakKeyDictionary
 
 from flashevolve_lab.errors import BadReply, ModelError, RateLimited, Refused, SetupError, Transient
 from flashevolve_lab.llm.seam import Finish, Reply, Request
+from flashevolve_lab.llm.simulator import LABEL
 
+SECRET = 16  # a shorter key ("EMPTY", "x") is no secret: cutting it out would only spoil what models say
+HOSTED = "api.openai.com"
 RAW = 2000  # characters kept of an answer that cannot be used
 _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "content_filter": "filter"}
 
@@ -24,15 +30,21 @@ _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "content_fi
 class OpenAI:
     """A model behind an OpenAI-compatible URL.
 
+    A request's ``choices`` constrain the reply where the server takes ``structured_outputs`` (vLLM does); OpenAI's own server
+    does not and is not sent them, so a program must still check what it said.
+
     Args:
         base_url: Like ``"http://localhost:8000/v1"``; by default OpenAI's own.
         model: The model's name on that server.
-        api_key: By default from the environment variable ``OPENAI_API_KEY``; servers of your own usually need none.
+        api_key: By default from the environment variable ``OPENAI_API_KEY``, which is sent to whatever ``base_url`` names (as
+            OpenAI's own client does); servers of your own usually need none: ``api_key="none"`` keeps yours to yourself.
         timeout_s: Seconds until the client itself gives up (the gateway's deadline is normally shorter).
         price: Dollars per million (input, output) tokens; by default looked up for providers that `genai-prices` knows.
         context_tokens: The model's context, prompt and answer together; by default asked from the server (vLLM tells it).
         extra_body: Further fields of the request body, e.g. ``{"top_p": 0.9}``.
     """
+
+    per_loop = True  # see `LLM`: closing concerns the running loop's connections only
 
     def __init__(
         self,
@@ -60,17 +72,19 @@ class OpenAI:
             raise SetupError(
                 "OpenAI(): no key. Set the environment variable OPENAI_API_KEY, or pass api_key=…, or a base_url=…"
             )
+        self._simulated = False  # until a server says so
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()  # each run has a loop of its own
 
     def __repr__(self) -> str:
         return f"OpenAI({_public(self.base_url)!r}, model={self.model!r})"
 
     def describe(self) -> dict[str, Any]:
-        """Kind, address and model; no key."""
-        return {"kind": "openai", "base_url": _public(self.base_url), "model": self.model, "price": self.price}
+        """Kind, address and model; no key. Once `check` has met the simulated server, that it is one."""
+        facts = {"kind": "openai", "base_url": _public(self.base_url), "model": self.model, "price": self.price}
+        return {**facts, "simulated": True, "label": LABEL} if self._simulated else facts
 
     async def check(self) -> None:
-        """Ask for the list of models: reachable, authorised, and the model is there."""
+        """Ask for the list of models: reachable, authorised, the model is there, and whether it is a simulated one."""
         import openai
 
         try:
@@ -84,12 +98,15 @@ class OpenAI:
         except openai.APIConnectionError as error:
             where = _public(self.base_url)
             raise SetupError(f"no server answers at {where}: start it, or correct base_url=…") from error
-        except ValueError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             raise SetupError(
                 f"{_public(self.base_url)}: its list of models is not JSON; is base_url=… the API's address?"
             ) from None
+        except ValueError as error:
+            raise SetupError(f"{_public(self.base_url)} cannot be asked: {self._unsendable(error)}") from None
         models = _models(listed)
         self._note_context(models)
+        self._simulated = any(m.get("id") == self.model and m.get("owned_by") == LABEL for m in models)
         names = [str(model.get("id")) for model in models]
         if names and self.model not in names:
             has = self._clean(", ".join(names[:20]))
@@ -121,9 +138,11 @@ class OpenAI:
             raise self._status_error(error) from None
         except openai.OpenAIError as error:
             raise Transient(self._clean(str(error))) from None
-        except ValueError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raw = self._clean(str(getattr(error, "doc", "")))[:RAW]
             raise BadReply(f"the reply is not JSON: {self._clean(str(error))[:200]}", raw) from None
+        except ValueError as error:
+            raise Refused(f"the request cannot be sent: {self._unsendable(error)}") from None
         return self._reply(answer)
 
     def _reply(self, answer: Any) -> Reply:
@@ -144,7 +163,7 @@ class OpenAI:
         return Reply(self._clean(_receivable(text)), finish, prompt_tokens, completion_tokens, model)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the running loop's connections; other runs on this model keep theirs."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -170,7 +189,7 @@ class OpenAI:
         body = {"model": self.model, "messages": messages, "max_tokens": request.max_tokens, **self.extra_body}
         if request.temperature is not None:
             body["temperature"] = request.temperature
-        if request.choices:
+        if request.choices and urlsplit(self.base_url).hostname != HOSTED:
             body["structured_outputs"] = {"choice": [_sendable(choice) for choice in request.choices]}
         return body
 
@@ -179,7 +198,13 @@ class OpenAI:
         return Transient(message) if error.status_code >= 500 or error.status_code in (408, 409) else Refused(message)
 
     def _clean(self, message: str) -> str:
-        return message.replace(self._key, "[key]") if self._key else message
+        return message.replace(self._key, "[key]") if len(self._key) >= SECRET else message
+
+    def _unsendable(self, error: ValueError) -> str:
+        """Why a request could not even be written down: mostly a key with a character that HTTP cannot carry."""
+        if isinstance(error, UnicodeEncodeError):
+            return "the key has a character that HTTP cannot carry: copy it again, or pass api_key=…"
+        return self._clean(f"{type(error).__name__}: {error}")
 
 
 def _models(listed: Any) -> list[Mapping[str, Any]]:
@@ -218,11 +243,23 @@ def _known_price(model: str, base_url: str) -> tuple[float, float] | None:
 
 
 def _retry_after(headers: Any) -> float | None:
+    """Seconds to wait as a server asked: a number, or a date, reckoned from the server's own clock where it tells it."""
+    asked = headers.get("retry-after")
     try:
-        seconds = float(headers.get("retry-after"))
+        seconds = float(asked)
     except (TypeError, ValueError):
-        return None
+        until, now = _moment(asked), _moment(headers.get("date"))
+        if until is None:
+            return None
+        seconds = until - (time.time() if now is None else now)
     return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def _moment(date: Any) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _public(url: str) -> str:

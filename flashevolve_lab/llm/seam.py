@@ -67,7 +67,15 @@ class Reply:
 
 @runtime_checkable
 class LLM(Protocol):
-    """A language model. Three methods; everything else (limits, retries, cost, recording) wraps around them."""
+    """A language model. Three methods; everything else (limits, retries, cost, recording) wraps around them.
+
+    Optional, where a model has them:
+        price: Dollars per million (input, output) tokens; a budget in dollars needs it.
+        context_tokens: Its context, prompt and answer together.
+        aclose: ``async``, with ``per_loop = True`` beside it: closes what the model opened on the *running* event loop, and
+            nothing else. It is called on a run's loop when that run ends, and after `check`, while other runs may be using the
+            same model on loops of theirs. Without ``per_loop`` the lab closes nothing: that is its owner's.
+    """
 
     async def complete(self, request: Request) -> Reply:
         """One attempt. Raises only `ModelError`s; a cancelled call stops costing as soon as the server allows."""
@@ -78,7 +86,11 @@ class LLM(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """JSON-able facts for the log (kind, model, address). Never a key."""
+        """JSON-able facts for the log (kind, model, address). Never a key.
+
+        ``"simulated": True``: not a language model; every table and figure of the run says so. ``"in_process": True``: its time
+        is the event loop's, so that it also runs on a scaled or virtual clock.
+        """
         ...
 
 

@@ -426,7 +426,7 @@ class Simulated:
     def describe(self) -> dict[str, Any]:
         """JSON-able facts for the log."""
         settings = {name: facts(getattr(self, name)) for name in ("landscape", "speed", "faults")}
-        names = {"kind": "Simulated", "simulated": True, "label": LABEL, "model": "simulated"}
+        names = {"kind": "Simulated", "simulated": True, "in_process": True, "label": LABEL, "model": "simulated"}
         return {**names, "seed": self.seed, **settings}
 
     def stats(self) -> dict[str, Any]:

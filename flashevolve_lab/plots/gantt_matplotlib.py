@@ -77,6 +77,8 @@ def _draw_marks(axes: matplotlib.axes.Axes, info: GanttInfo, letters: float) -> 
 
 
 def _draw_heads(axes: matplotlib.axes.Axes, marks: list[Mark], marker: str, texts: Mapping[int, str]) -> None:
+    if not marks:
+        return  # an empty line counts as a point in the page's corner, and the layout would keep room for it
     transform = axes.get_xaxis_transform()
     look: dict[str, Any] = {"color": "0.25" if marker == "v" else "black", "transform": transform, "clip_on": False}
     axes.plot([mark.at for mark in marks], [1.01] * len(marks), linestyle="", marker=marker, markersize=2.5, **look)

@@ -13,20 +13,30 @@ from flashevolve_lab.errors import SetupError
 from flashevolve_lab.policies.schedule import SCHEDULES, Batched, Pipelined, Sequential
 from flashevolve_lab.policies.staleness import STALENESS, Full, Guarded, Reflective
 
+LONG = 500  # characters of a field in words that a description keeps
 BUILT_IN: Mapping[str, type] = {**SCHEDULES, **STALENESS}
 
 
 def describe(policy: object) -> dict[str, Any]:
-    """A policy as JSON-able facts: its class name, its fields, and for a user's own a hash of its code (so an edit is a change)."""
-    values = {f.name: getattr(policy, f.name) for f in fields(policy)} if is_dataclass(policy) else {}
-    facts = {"name": type(policy).__name__, **{k: _jsonable(v) for k, v in values.items() if _plain(v)}}
+    """A policy as JSON-able facts: its class name, its fields, and for a user's own a hash of its code (so an edit is a change).
+
+    What JSON cannot hold is there in words, so that two policies that differ never have one description.
+    """
+    values = (
+        {f.name: getattr(policy, f.name) for f in fields(policy)} if is_dataclass(policy) else getattr(policy, "__dict__", {})
+    )
+    facts = {"name": type(policy).__name__, **{k: _jsonable(v) for k, v in values.items()}}
     return facts if type(policy) in BUILT_IN.values() else {**facts, "code": _code(type(policy))}
 
 
 def _code(cls: type) -> str:
     functions: list[Any] = [value.fget if isinstance(value, property) else value for value in vars(cls).values()]
     bodies = [_body(function.__code__) for function in functions if hasattr(function, "__code__")]
-    return hashlib.sha256("\n".join(bodies).encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return _digest("\n".join(bodies))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
 def _body(code: CodeType) -> str:
@@ -79,12 +89,19 @@ def _key(described: Any) -> str:
 
 
 def _jsonable(value: object) -> object:
-    """JSON knows no infinity and no NaN."""
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
+    """The value where JSON has it (it has no infinity and no NaN), otherwise in words."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return str(value) if isinstance(value, float) and not isfinite(value) else value
+    words = _words(value)
+    return words if len(words) <= LONG else f"{words[:LONG]}… #{_digest(words)}"
 
 
-def _plain(value: object) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool))
+def _words(value: object) -> str:
+    """The same text in every process, as far as the value's own ``repr`` allows."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_words, value)))}}}"
+    code = getattr(value, "__code__", None)
+    return f"{getattr(value, '__name__', '')} #{_digest(_body(code))}" if isinstance(code, CodeType) else repr(value)
 
 
 __all__ = [

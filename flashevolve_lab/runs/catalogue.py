@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.errors import LogError
 from flashevolve_lab.runs.handle import Run
-from flashevolve_lab.runs.launch import FOLDER
+from flashevolve_lab.runs.launch import FOLDER, running_at
 from flashevolve_lab.store import files
 
 if TYPE_CHECKING:
@@ -17,12 +17,15 @@ COLUMNS = ("run", "state", "created", "proposals", "accepted", "seed_score", "be
 
 
 def open_run(path: str | Path) -> Run:
-    """A run from its file, finished or still being written by any process; it can be looked at, not commanded.
+    """A run from its file, finished or still being written by any process.
+
+    One that this process executes comes back as the handle that commands it, also when the variable it was in is gone; any
+    other can only be looked at.
 
     Raises:
         LogError: no such file, or not a run file, or of a newer format.
     """
-    return Run(Path(path))
+    return running_at(Path(path)) or Run(Path(path))
 
 
 def list_runs(folder: str | Path = FOLDER) -> pd.DataFrame:
@@ -35,7 +38,10 @@ def list_runs(folder: str | Path = FOLDER) -> pd.DataFrame:
 def _row(path: Path) -> dict[str, Any]:
     try:
         run = Run(path)
-        status, started = run.status, run.state.started
+        try:
+            status, started = run.status, run.state.started
+        finally:
+            run.close()
     except LogError as error:
         return {"run": path.stem, "state": "unreadable", "reason": str(error), "path": str(path)}
     facts = {name: getattr(status, name, None) for name in COLUMNS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from flashevolve_lab.core.events import JobStarted
 from flashevolve_lab.errors import RunError, SetupError
 from flashevolve_lab.policies import Policies
 from flashevolve_lab.runs.budget import Budget, check_prices
-from flashevolve_lab.runs.knobs import recorded
+from flashevolve_lab.runs.knobs import UNCHANGED, Unchanged, given, recorded
+from flashevolve_lab.runs.snapshot import copied
 from flashevolve_lab.runs.status import Best, Status, best_of, status_of
 from flashevolve_lab.store import Reader
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
     from flashevolve_lab.engine import Shell
     from flashevolve_lab.plots import Figures
+    from flashevolve_lab.views import Tables
     from flashevolve_lab.widgets import Dashboard, Inspector
 
+POLL_S = 0.2  # how often a run of another process is looked at while one waits for it
 _FAILED = ("failures", "error")
 
 
@@ -45,6 +49,9 @@ class Run:
         self._reader = Reader(path)
         self._lock = threading.Lock()
         self._state = RunState()
+        self._given_out = False  # somebody has `_state`: further entries are folded into a copy
+        self._tables: Tables | None = None
+        self._tabled = 0  # entries that the tables have
         self._entries: list[Entry] = []
 
     # --- looking ----------------------------------------------------------------------------------------------------------
@@ -62,9 +69,10 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """The log so far, folded. A private copy of this handle: looking at it costs the run nothing."""
+        """The log so far, folded: the state at this moment. It stays as it is; ask again for what happened since."""
         with self._lock:
             self._read()
+            self._given_out = True
             return self._state
 
     @property
@@ -87,9 +95,13 @@ class Run:
 
         from flashevolve_lab.views import Tables
 
-        tables = Tables()
-        tables.feed(self.entries)
-        return pd.DataFrame(tables.columns(name))
+        with self._lock:
+            self._read()
+            self._tables = self._tables or Tables()
+            self._tables.feed(self._entries[self._tabled :])
+            self._tabled = len(self._entries)
+            columns = self._tables.columns(name)
+        return pd.DataFrame(columns)
 
     @property
     def figures(self) -> Figures:
@@ -119,12 +131,19 @@ class Run:
 
     def _read(self) -> list[Entry]:
         fresh = self._reader.entries(after=self._state.seq)
+        if fresh and self._given_out:
+            self._state, self._given_out = copied(self._state), False
         self._state.apply_all(fresh)
         self._entries += fresh
         return self._entries
 
     def _alive(self) -> bool:
         return self._reader.being_written if self._shell is None else not self._shell.done.done()
+
+    def close(self) -> None:
+        """Close the file: this handle shows no more. The run itself is not touched; `open` makes another handle."""
+        with self._lock:
+            self._reader.close()
 
     # --- what live views use (see `widgets.live`) --------------------------------------------------------------------------
 
@@ -155,16 +174,40 @@ class Run:
         self._live().send(on.Continue())
         return self
 
-    def set(self, *, why: str = "", **knobs: Any) -> Run:
-        """Change settings mid-run: ``schedule``, ``staleness``, ``slots``, ``concurrency``, ``max_failures``, ``budget``.
+    def set(
+        self,
+        *,
+        schedule: Any = UNCHANGED,
+        staleness: Any = UNCHANGED,
+        slots: Mapping[str, int] | Unchanged = UNCHANGED,
+        concurrency: int | Unchanged = UNCHANGED,
+        max_failures: int | Unchanged = UNCHANGED,
+        budget: Budget | Unchanged = UNCHANGED,
+        why: str = "",
+    ) -> Run:
+        """Change settings mid-run. Each change is recorded, and governs what starts, or is judged, from then on.
 
-        Each change is recorded with ``why`` and governs what starts, or is judged, from then on.
+        Args:
+            schedule: `Sequential`, `Batched(p, n)`, `Pipelined(depth)` or one of your own.
+            staleness: `Full`, `Guarded(max_gap)`, `Reflective` or an object with ``judge(item)``.
+            slots: Worker slots by stage; a stage that is left out has as many as the schedule's depth.
+            concurrency: Calls in flight at each server.
+            max_failures: Failures in a row, of one kind, that end the run (at least twice the depth).
+            budget: All limits anew; never below what is spent or promised.
+            why: Kept with the change.
 
         Raises:
-            SetupError: an unknown knob or a value it does not accept; nothing was changed.
+            SetupError: a value that a knob does not accept; nothing was changed.
         """
         shell = self._live()
-        budget = knobs.get("budget")
+        knobs = given(
+            schedule=schedule,
+            staleness=staleness,
+            slots=slots,
+            concurrency=concurrency,
+            max_failures=max_failures,
+            budget=budget,
+        )
         if isinstance(budget, Budget) and budget.dollars is not None:
             check_prices(shell.gateway.models)
         shell.send(on.SetKnobs(recorded(knobs, self._policies, shell.worker.graph.names), "user", str(why)))
@@ -249,13 +292,17 @@ class Run:
         return self
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait until the run has ended, at most ``timeout`` seconds; returns the status either way.
+        """Wait until the run has ended, here or in another process, at most ``timeout`` seconds; returns the status either way.
 
         Raises:
             RunError: it ended by failures; the reason is in the message, and everything finished is kept.
         """
         if self._shell is not None:
             concurrent.futures.wait([self._shell.done], timeout)
+            return self._ended()
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        while self.growing and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left_s))
         return self._ended()
 
     def __await__(self) -> Generator[Any, None, Status]:
@@ -264,6 +311,8 @@ class Run:
     async def _awaited(self) -> Status:
         if self._shell is not None:
             await asyncio.wrap_future(self._shell.done)
+        while self.growing:
+            await asyncio.sleep(POLL_S)
         return self._ended()
 
     def _ended(self) -> Status:
@@ -276,7 +325,10 @@ class Run:
 
     def _live(self) -> Shell:
         if self._shell is None:
-            raise SetupError(f"{self.name} is not executed by this process, so it can only be looked at")
+            how = "steer it where it runs" if self.growing else f"lab.resume({str(self.path)!r}, task=…, llm=…) goes on with it"
+            raise SetupError(f"{self.name} is not executed by this process, so it can only be looked at: {how}")
         if self._shell.done.done():
-            raise SetupError(f"{self.name} has ended ({self.status.reason}); start a new run")
+            more = ", budget=<a larger one>" if self.status.kind == "budget" else ""
+            again = f"lab.resume({str(self.path)!r}, task=…, llm=…{more}) goes on with it"
+            raise SetupError(f"{self.name} has ended ({self.status.reason}): {again}, or start a new run")
         return self._shell

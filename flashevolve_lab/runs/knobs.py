@@ -1,13 +1,50 @@
-"""Settings that can change mid-run: what each accepts, and how it is written into the log."""
+"""Settings of a run: what each knob that can change mid-run accepts, and how it and the limits of calls are written into the log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from enum import Enum
+from math import isfinite
+from typing import Any, Final
 
 from flashevolve_lab.errors import SetupError
+from flashevolve_lab.llm import Limits
 from flashevolve_lab.policies import Policies
 from flashevolve_lab.runs.budget import Budget
+
+
+class Unchanged(Enum):
+    """What a knob that is not given stands at."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+SAMPLE_TIMEOUT_S = 600.0
+
+
+def given(**knobs: Any) -> dict[str, Any]:
+    """The knobs that were given."""
+    return {knob: value for knob, value in knobs.items() if value is not UNCHANGED}
+
+
+def limits_recorded(limits: Limits, sample_timeout_s: float) -> dict[str, Any]:
+    """The setting "limits": everything about calls but the concurrency, which is a knob of its own."""
+    values = {"deadline_s": limits.deadline_s, "retries": limits.retries, "backoff_s": limits.backoff_s}
+    seconds = {**values, "sample_timeout_s": sample_timeout_s}
+    return {name: value if isfinite(value) else str(value) for name, value in seconds.items()}  # JSON knows no infinity
+
+
+def limits_in_force(settings: Mapping[str, Any]) -> tuple[Limits, float]:
+    """The limits, and the seconds for a sample, that recorded settings say; what an old log does not say is the default."""
+    known = dict(settings.get("limits") or {})
+    sample_timeout_s = float(known.pop("sample_timeout_s", SAMPLE_TIMEOUT_S))
+    numbers = {name: float(value) if isinstance(value, str) else value for name, value in known.items()}
+    concurrency = settings.get("concurrency", Limits().concurrency)
+    return Limits(**{**numbers, "concurrency": concurrency}), sample_timeout_s
 
 
 def recorded(values: Mapping[str, Any], policies: Policies, stages: Sequence[str]) -> dict[str, Any]:

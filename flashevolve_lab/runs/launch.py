@@ -11,9 +11,11 @@ import atexit
 import concurrent.futures
 import json
 import re
+import threading
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,26 @@ from flashevolve_lab.llm import LLM, Limits
 from flashevolve_lab.policies import Guarded, Pipelined, Policies
 from flashevolve_lab.runs.budget import Budget, check_prices
 from flashevolve_lab.runs.handle import Run
-from flashevolve_lab.runs.knobs import recorded
+from flashevolve_lab.runs.knobs import SAMPLE_TIMEOUT_S, limits_recorded, recorded
 from flashevolve_lab.store import Writer
 from flashevolve_lab.tasks import Task
 
 FOLDER = "data/runs"
 BEGUN_S = 5.0
+CHECK_S = 15.0  # how long a model may take to say that it is ready
 FEW = 10  # a forecast of fewer proposals than this is worth a warning
-_running: weakref.WeakSet[Shell] = weakref.WeakSet()
+
+
+@dataclass(slots=True)
+class _Known:
+    """What it takes to make another handle of a run, and the last one that was made, while somebody has it."""
+
+    path: Path
+    policies: Policies
+    handle: weakref.ref[Run]
+
+
+_running: weakref.WeakKeyDictionary[Shell, _Known] = weakref.WeakKeyDictionary()
 
 
 def start(
@@ -54,7 +68,7 @@ def start(
     name: str | None = None,
     folder: str | Path = FOLDER,
     paused: bool = False,
-    sample_timeout_s: float = 600.0,
+    sample_timeout_s: float = SAMPLE_TIMEOUT_S,
 ) -> Run:
     """Start an evolution; returns its handle at once.
 
@@ -87,14 +101,15 @@ def start(
     _check_arguments(task, algorithm, models, budget, limits, clock, seed)
     check_patience(sample_timeout_s)
     worker = algorithm.bind(task, seed)
-    forecast, few = _forecast(algorithm, task, budget)
+    forecast, few = _forecast(algorithm, task, budget, models)
     check_models(models)
     policies = Policies()
     knobs = {"schedule": schedule or Pipelined(), "staleness": staleness or Guarded(), "concurrency": limits.concurrency}
     settings = recorded({**knobs, "slots": slots or {}}, policies, worker.graph.names)
+    settings["limits"] = limits_recorded(limits, sample_timeout_s)
     path = _path(name, task.name, Path(folder))
     started = _announced(path.stem, task, algorithm, models, budget, clock, seed, settings, worker.graph.names, forecast)
-    _check_recordable(started)
+    check_recordable(started.algorithm, started.llm, started.settings)
     shell = Shell(
         worker=worker,
         task=task,
@@ -132,7 +147,7 @@ def _announced(
         settings=settings,
         budget=budget.limits(),
         task={**task.fingerprint(), "n_train": len(task.train), "n_val": len(task.val), "forecast": forecast},
-        llm={role: [model.describe() for model in of_role] for role, of_role in models.items()},
+        llm=described(models),
         lab=_version(),
     )
 
@@ -142,12 +157,28 @@ def log_of(path: Path, clock: Clock, *, create: bool) -> Writer:
     return Writer(path, create=create, every_s=0.2 if isinstance(clock, Virtual) else 0.0)
 
 
+def described(models: Mapping[str, Sequence[LLM]]) -> dict[str, Any]:
+    """Role → what its models say of themselves, for the log. Ask after `check_models`: a check may teach a model about itself."""
+    return {role: [model.describe() for model in of_role] for role, of_role in models.items()}
+
+
 def set_going(shell: Shell, path: Path, policies: Policies, first: Sequence[on.Input]) -> Run:
     """Start the engine's thread; returns when the first entries are in the log (milliseconds)."""
-    _running.add(shell)
+    run = Run(path, shell, policies)
+    _running[shell] = _Known(path.resolve(), policies, weakref.ref(run))
     shell.start(first)
     shell.begun.wait(BEGUN_S)
-    return Run(path, shell, policies)
+    return run
+
+
+def running_at(path: Path) -> Run | None:
+    """The handle of the run that this process executes at this path, or None."""
+    for shell, known in list(_running.items()):
+        if known.path == path.resolve() and not shell.done.done():
+            run = known.handle() or Run(path, shell, known.policies)
+            known.handle = weakref.ref(run)
+            return run
+    return None
 
 
 def roles(
@@ -175,14 +206,20 @@ def _check_arguments(
             raise SetupError(f"{what}: expected {expected}; got {type(value).__name__}")
     if isinstance(algorithm, type) or not hasattr(algorithm, "bind"):
         raise SetupError(f"algorithm: expected lab.GEPA(…); got {algorithm!r}")
+    check_llms(models, clock)
+    if budget.dollars is not None:
+        check_prices(model for of_role in models.values() for model in of_role)
+
+
+def check_llms(models: Mapping[str, Sequence[Any]], clock: Clock) -> None:
+    """Raises `SetupError` for what is no model, or one that cannot run on this clock."""
     for role, model in ((role, model) for role, of_role in models.items() for model in of_role or (None,)):
         if isinstance(model, type) or not isinstance(model, LLM):
             expected = "lab.OpenAI(base_url, model=…), lab.Simulated(…) or an object with complete, check and describe"
             raise SetupError(f"llm for the role {role!r}: expected {expected}; got {model!r}")
-        if not isinstance(clock, Wall) and not model.describe().get("simulated"):
-            raise SetupError(f"clock: {type(clock).__name__}() needs lab.Simulated(…); {model!r} answers in real time")
-    if budget.dollars is not None:
-        check_prices(model for of_role in models.values() for model in of_role)
+        if not isinstance(clock, Wall) and not model.describe().get("in_process"):
+            needs = 'lab.Simulated(…), or a model that describes itself as "in_process" (see lab.LLM)'
+            raise SetupError(f"clock: {type(clock).__name__}() needs {needs}; {model!r} answers in real time")
 
 
 def check_patience(sample_timeout_s: Any) -> None:
@@ -191,44 +228,83 @@ def check_patience(sample_timeout_s: Any) -> None:
         raise SetupError(f"sample_timeout_s: expected a number of seconds above 0; got {sample_timeout_s!r}")
 
 
-def _check_recordable(started: RunStarted) -> None:
-    """What the algorithm, its proposer and the models say of themselves goes into the log."""
+def check_recordable(*facts: Any) -> None:
+    """What the algorithm, its proposer and the models say of themselves goes into the log. Raises `SetupError` when it cannot."""
     try:
-        json.dumps([started.algorithm, started.llm, started.settings], allow_nan=False)
+        json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise SetupError(f"describe(): what a model or a proposer says of itself must be plain JSON; {error}") from error
 
 
-def _forecast(algorithm: Plan, task: Task, budget: Budget) -> tuple[str, bool]:
+def _forecast(algorithm: Plan, task: Task, budget: Budget, models: Mapping[str, Sequence[LLM]]) -> tuple[str, bool]:
     """How many proposals the budget allows, in words, and whether that is few. Warns when few, raises when none."""
-    proposals, how = algorithm.forecast(task, budget.limits())
+    proposals, how = algorithm.forecast(task, _limits(budget, models))
     if proposals < 1:
         raise SetupError(f"budget: {budget} allows no proposal ({how}). Raise it, or use fewer validation examples.")
     if proposals == float("inf"):
-        return "the budget sets no limit in calls or proposals", False
+        known = " and ".join(f"{limit:g} {name}" for name, limit in budget.limits().items())
+        return f"how many proposals fit into {known} depends on the models' speed and price", False
     forecast = f"the budget allows about {proposals:,.0f} proposals: {how}"
     if proposals < FEW:
         warnings.warn(f"{forecast}. That is few: raise it, or use fewer validation examples.", stacklevel=3)
     return forecast, proposals < FEW
 
 
-def check_models(models: Mapping[str, Sequence[LLM]]) -> None:
-    """Ask every model whether it is there, on a loop of its own (a notebook's loop is running already)."""
+def _limits(budget: Budget, models: Mapping[str, Sequence[LLM]]) -> dict[str, float]:
+    """The limits of a budget, its dollars also as the tokens they buy at most."""
+    limits = budget.limits()
+    prices = [price for of_role in models.values() for model in of_role for price in getattr(model, "price", None) or ()]
+    if budget.dollars is not None and prices and min(prices) > 0:
+        limits["tokens"] = min(limits.get("tokens", float("inf")), budget.dollars * 1e6 / min(prices))
+    return limits
 
-    async def look() -> None:
-        for model in {id(m): m for of_role in models.values() for m in of_role}.values():
-            try:
-                await model.check()
-            except Exception as error:
-                if isinstance(error, SetupError):
-                    raise
-                raise SetupError(f"llm: {model!r} is not ready: {type(error).__name__}: {error}") from error
-            finally:
-                if hasattr(model, "aclose"):
-                    await model.aclose()
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(look())).result()
+def check_models(models: Mapping[str, Sequence[LLM]], timeout_s: float = CHECK_S, *, grace_s: float = 5.0) -> None:
+    """Ask every model, all at once, whether it is there; on a loop of its own (a notebook's loop is running already)."""
+    unique = list({id(model): model for of_role in models.values() for model in of_role}.values())
+    told: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    async def ask() -> None:
+        answers = await asyncio.gather(*(_ready(model, timeout_s) for model in unique), return_exceptions=True)
+        for answer in answers:
+            if answer is not None:
+                raise answer
+
+    def look() -> None:
+        try:
+            asyncio.run(ask())
+        except BaseException as error:
+            told.set_exception(error)
+        else:
+            told.set_result(None)
+
+    threading.Thread(target=look, name="lab-check", daemon=True).start()
+    done, _ = concurrent.futures.wait([told], timeout_s + grace_s)
+    if not done:  # a check that blocks its thread
+        raise SetupError(_silent(unique, timeout_s))
+    told.result()
+
+
+async def _ready(model: LLM, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s) as patience:
+            await model.check()
+    except Exception as error:
+        if isinstance(error, SetupError):
+            raise
+        if patience.expired():
+            raise SetupError(_silent([model], timeout_s)) from error
+        raise SetupError(f"llm: {model!r} is not ready: {type(error).__name__}: {error}") from error
+    finally:
+        if getattr(model, "per_loop", False):
+            await model.aclose()  # type: ignore[attr-defined]
+
+
+def _silent(models: Sequence[LLM], timeout_s: float) -> str:
+    who = ", ".join(map(repr, models))
+    return (
+        f"llm: {who}: check() did not answer within {timeout_s:g} s. Is the server starting, or the address wrong? Try again."
+    )
 
 
 def _path(name: str | None, task: str, folder: Path) -> Path:
@@ -258,7 +334,7 @@ def _version() -> str:
 @atexit.register
 def _stop_all() -> None:
     """When the interpreter ends, running runs end with a proper last entry."""
-    alive = [shell for shell in _running if not shell.done.done()]
+    alive = [shell for shell in list(_running) if not shell.done.done()]
     for shell in alive:
         shell.stop("its process ended")
     concurrent.futures.wait([shell.done for shell in alive], timeout=3)

@@ -7,23 +7,33 @@ paid again. One rule a change must keep: everything is checked before the file i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from flashevolve_lab.algorithms import GEPA, Plan
-from flashevolve_lab.core import RunState
+from flashevolve_lab.core import Entry, RunState
 from flashevolve_lab.core import inputs as on
-from flashevolve_lab.core.events import RunStarted
+from flashevolve_lab.core.events import Continued, Paused, RunResumed, RunStarted
 from flashevolve_lab.engine import Clock, Scaled, Shell, Virtual, Wall
-from flashevolve_lab.errors import SetupError
+from flashevolve_lab.errors import LogError, SetupError
 from flashevolve_lab.llm import LLM, Limits
 from flashevolve_lab.policies import Policies
-from flashevolve_lab.runs.budget import Budget
+from flashevolve_lab.runs.budget import Budget, check_prices
 from flashevolve_lab.runs.handle import Run
-from flashevolve_lab.runs.knobs import recorded
-from flashevolve_lab.runs.launch import check_models, log_of, roles, set_going
-from flashevolve_lab.store import Reader
+from flashevolve_lab.runs.knobs import UNCHANGED, Unchanged, given, limits_in_force, limits_recorded, recorded
+from flashevolve_lab.runs.launch import (
+    check_llms,
+    check_models,
+    check_patience,
+    check_recordable,
+    described,
+    log_of,
+    roles,
+    set_going,
+)
+from flashevolve_lab.store import Reader, Writer
 from flashevolve_lab.tasks import Task
 
 
@@ -35,11 +45,16 @@ def resume(
     algorithm: Plan | None = None,
     reflection_llm: LLM | Sequence[LLM] | None = None,
     patch_llm: LLM | Sequence[LLM] | None = None,
-    budget: Budget | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
-    sample_timeout_s: float = 600.0,
-    **knobs: Any,
+    sample_timeout_s: float | None = None,
+    paused: bool | None = None,
+    schedule: Any = UNCHANGED,
+    staleness: Any = UNCHANGED,
+    slots: Mapping[str, int] | Unchanged = UNCHANGED,
+    concurrency: int | Unchanged = UNCHANGED,
+    max_failures: int | Unchanged = UNCHANGED,
+    budget: Budget | Unchanged = UNCHANGED,
 ) -> Run:
     """Go on with a run from its file; returns its handle at once.
 
@@ -48,49 +63,104 @@ def resume(
         task: The same task again (a log cannot hold functions); its data and seed are compared by fingerprint.
         llm, reflection_llm, patch_llm: The models again (a log holds no keys).
         algorithm: Needed again when it was not a plain `GEPA` (a proposer or a prompt of your own).
+        limits, sample_timeout_s: As for `start`; by default those in force when the run ended.
+        clock: As for `start`; of the kind the run began with.
+        paused: Whether it begins paused; by default as it was when it ended.
+        schedule, staleness, slots, concurrency, max_failures: Changed at once, as by ``run.set``; policies from a notebook cell
+            must be given again.
         budget: A larger budget, for a run that had spent its own.
-        limits, clock, sample_timeout_s: As for `start`; the clock must be of the kind the run began with.
-        **knobs: Settings to change at once, as for ``run.set``; policies from a notebook cell must be given again.
 
     Raises:
         LogError: no such file, foreign, damaged, of a newer format, or being written by a living process.
         SetupError: the task, the algorithm or the clock is not the run's; nothing was changed.
     """
-    path, clock, limits = Path(path), clock or Wall(), limits or Limits()
-    state = _folded(path)
+    path, clock = Path(path), clock or Wall()
+    entries = _read(path)
+    state = RunState().apply_all(entries)
     started = state.started
     if started is None:
         raise SetupError(f"{path} has no run in it: start a new one")
     algorithm = _algorithm(started, algorithm)
     _compare(started, task, clock)
     models = roles(llm, reflection_llm, patch_llm)
+    check_llms(models, clock)
     worker = algorithm.bind(task, started.seed)
     policies = Policies()
-    changes = recorded(knobs | ({"budget": budget} if budget else {}), policies, worker.graph.names)
+    knobs = given(
+        schedule=schedule,
+        staleness=staleness,
+        slots=slots,
+        concurrency=concurrency,
+        max_failures=max_failures,
+        budget=budget,
+    )
+    changes = recorded(knobs, policies, worker.graph.names)
     for knob in ("schedule", "staleness"):
         policies(changes.get(knob, state.settings[knob]))
+    limits, sample_timeout_s = _limits(state, limits, sample_timeout_s, changes)
+    if "dollars" in changes.get("budget", state.budget):
+        check_prices(model for of_role in models.values() for model in of_role)
     check_models(models)
+    llms = described(models)
+    check_recordable(llms)
+    log = _claimed(path, clock, state)
     shell = Shell(
         worker=worker,
         task=task,
         models=models,
         limits=limits,
-        log=log_of(path, clock, create=False),
+        log=log,
         policy=policies,
         clock=clock,
         state=state,
         sample_timeout_s=sample_timeout_s,
     )
-    change: list[on.Input] = [on.SetKnobs(changes, "user", "at the resume")] if changes else []
-    return set_going(shell, path, policies, [*change, on.Resume(datetime.now(UTC).isoformat(timespec="seconds"))])
+    held = _was_paused(entries) if paused is None else paused
+    return set_going(shell, path, policies, _first(changes, llms, held))
 
 
-def _folded(path: Path) -> RunState:
+def _first(changes: Mapping[str, Any], llms: Mapping[str, Any], held: bool) -> list[on.Input]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return [on.SetKnobs(changes, "user", "at the resume"), on.Resume(now, llms), *([on.Pause()] if held else [])]
+
+
+def _read(path: Path) -> list[Entry]:
     reader = Reader(path)
     try:
-        return RunState().apply_all(reader.entries())
+        reader.refuse_if_written()
+        return reader.entries()
     finally:
         reader.close()
+
+
+def _limits(
+    state: RunState, limits: Limits | None, sample_timeout_s: float | None, changes: dict[str, Any]
+) -> tuple[Limits, float]:
+    """The limits from here on: as given, else as in force when the run ended. What differs joins the changes of settings."""
+    kept, kept_s = limits_in_force(state.settings)
+    sample_timeout_s = kept_s if sample_timeout_s is None else sample_timeout_s
+    check_patience(sample_timeout_s)
+    limits = limits or kept
+    if not isinstance(limits, Limits):
+        raise SetupError(f"limits: expected lab.Limits(…); got {type(limits).__name__}")
+    limits = replace(limits, concurrency=changes.setdefault("concurrency", limits.concurrency))
+    changes["limits"] = limits_recorded(limits, sample_timeout_s)
+    return limits, sample_timeout_s
+
+
+def _claimed(path: Path, clock: Clock, state: RunState) -> Writer:
+    """The run's file, ours from here on, and still as it was read."""
+    log = log_of(path, clock, create=False)
+    if log.last != state.seq:
+        log.close()
+        raise LogError(f"{path} was resumed and went on while this resume looked at it: try again")
+    return log
+
+
+def _was_paused(entries: Sequence[Entry]) -> bool:
+    """Whether the run was paused when it ended (a stop of a paused run leaves it so)."""
+    gates = (e.event for e in reversed(entries) if isinstance(e.event, (Paused, Continued, RunStarted, RunResumed)))
+    return isinstance(next(gates, None), Paused)
 
 
 def _algorithm(started: RunStarted, given: Plan | None) -> Plan:

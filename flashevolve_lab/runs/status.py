@@ -34,7 +34,8 @@ class Status:
     """A run at one moment.
 
     ``state``: new, running, paused, stopped, or interrupted (its process is gone). ``kind`` and ``reason``: why it stopped.
-    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``forecast``: how many the budget was reckoned to allow before the start.
+    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``forecast``: how many
+    the budget was reckoned to allow before the start. ``simulated``: a model it uses, or used before a resume, is simulated.
     """
 
     run: str
@@ -76,7 +77,7 @@ def status_of(state: RunState, name: str, alive: bool) -> Status:
     """The status of a folded state; ``alive``: some process is still writing its log."""
     best, order = state.pool.best(), state.pool.order
     started = state.started
-    models = [model for of_role in started.llm.values() for model in of_role] if started else []
+    models = [model for llm in state.llms for of_role in llm.values() for model in of_role]
     return Status(
         run=name,
         state=state.status if alive or state.status == "stopped" else "interrupted",
@@ -93,7 +94,7 @@ def status_of(state: RunState, name: str, alive: bool) -> Status:
         budget=dict(state.budget),
         outcomes={name: state.counts[name] for name in OUTCOMES if state.counts[name]},
         forecast=str(started.task.get("forecast", "")) if started else "",
-        simulated=any(isinstance(m, dict) and bool(m.get("simulated")) for m in models),
+        simulated=any(isinstance(model, dict) and bool(model.get("simulated")) for model in models),
     )
 
 

@@ -138,7 +138,7 @@ class PureRun:
         algorithm: `Toy` by default.
         schedule, staleness: Policies; by default ``Pipelined(1)`` and `Full`.
         budget: Dimension → limit.
-        settings: Further settings as the log has them (``slots``, ``max_failures``, ``max_idle``, ``retries``).
+        settings: Further settings as the log has them (``slots``, ``max_failures``, ``concurrency``).
     """
 
     def __init__(

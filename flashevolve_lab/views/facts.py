@@ -8,20 +8,20 @@ forget to say it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from flashevolve_lab.core.events import RunStarted
+from flashevolve_lab.core.events import RunResumed, RunStarted
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts about a run that do not change.
+    """Facts about a run that do not change while it goes on.
 
     Attributes:
         run: Its name; ``created``: ISO time on the wall, UTC. Empty before the first entry.
         clock: ``"wall"``, ``"scaled"`` or ``"virtual"``; only the first gives seconds of real time.
-        simulated: At least one of its models is simulated.
+        simulated: At least one of the models it has used, before or after a resume, is simulated.
         algorithm, task: Their names ("" when the log has none).
         proposer: What a proposer says about itself, for the screen ("" when it says nothing).
         lab: Version of the package that ran it.
@@ -37,30 +37,35 @@ class RunFacts:
     lab: str = ""
 
     @classmethod
-    def of(cls, started: RunStarted | None) -> RunFacts:
-        """The facts in a run's first entry."""
+    def of(cls, started: RunStarted | None, llms: Iterable[Mapping[str, Any]] = ()) -> RunFacts:
+        """The facts in a run's first entry, and in the models of its resumes (``RunState.llms``)."""
         if started is None:
             return cls()
         return cls(
             run=started.run,
             created=started.created,
             clock=started.clock,
-            simulated=_simulated(started.llm),
+            simulated=_simulated([started.llm, *llms]),
             algorithm=str(started.algorithm.get("name", "")),
             task=str(started.task.get("name", "")),
             proposer=_label(started.algorithm.get("proposer")),
             lab=started.lab,
         )
 
+    def after(self, resumed: RunResumed) -> RunFacts:
+        """The facts once the run was taken up again: a simulated model, once used, stays said."""
+        return replace(self, simulated=self.simulated or _simulated(resumed.llm))
+
 
 def _label(proposer: Any) -> str:
     return str(proposer.get("label") or "") if isinstance(proposer, Mapping) else ""
 
 
-def _simulated(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return value.get("simulated") is True or any(_simulated(part) for part in value.values())
-    return isinstance(value, list | tuple) and any(_simulated(part) for part in value)
+def _simulated(models: Any) -> bool:
+    """Whether any model in recorded descriptions, however nested, is a simulated one."""
+    if isinstance(models, Mapping):
+        return models.get("simulated") is True or any(_simulated(part) for part in models.values())
+    return isinstance(models, list | tuple) and any(_simulated(part) for part in models)
 
 
 def worded(value: Any) -> str:

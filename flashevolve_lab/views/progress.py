@@ -128,7 +128,7 @@ class Progress:
 
     def snapshot(self) -> ProgressSnapshot:
         """The whole picture so far."""
-        facts = RunFacts.of(self._folding.state.started)
+        facts = RunFacts.of(self._folding.state.started, self._folding.state.llms)
         return ProgressSnapshot(facts, self._standing(), tuple(self._points), self._requests.line())
 
     def _count(self, event: Event) -> None:

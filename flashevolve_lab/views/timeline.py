@@ -144,7 +144,7 @@ class Timeline:
         """The whole picture so far."""
         state = self._folding.state
         return TimelineSnapshot(
-            facts=RunFacts.of(state.started),
+            facts=RunFacts.of(state.started, state.llms),
             seq=state.seq,
             at=state.at,
             status=state.status,

@@ -376,7 +376,7 @@ class View {
   drawEvidence(evidence, facts) {
     const trials = evidence.trials.map((trial, i) => this.trial(trial, i === 0));
     const said = evidence.spoken.map((reply) => this.details(`reply ${reply.call}`,
-      [`${reply.role}: ${reply.outcome === "ok" ? "raw reply" : reply.outcome} `, el("span", "lab-soft", {}, `${reply.call}, ${clock(reply.at)}, ${many(reply.tokens, "token")}${reply.finish ? `, finish: ${reply.finish}` : ""}`)],
+      [`${reply.role}: ${reply.outcome !== "ok" ? reply.outcome : reply.prompt ? "prompt and raw reply" : "raw reply"} `, el("span", "lab-soft", {}, `${reply.call}, ${clock(reply.at)}, ${many(reply.tokens, "token")}${reply.finish ? `, finish: ${reply.finish}` : ""}`)],
       [...this.asked(reply), copier(reply.text), el("span", "lab-soft", {}, " ", el("bdi", "", {}, reply.model)), prose(reply.text)]));
     const raw = evidence.raw.map((work) => this.details(`raw ${work.job}`, [`${work.stage}: a text that could not be used `, el("span", "lab-soft", {}, work.job)], [prose(work.message, "lab-plain"), copier(work.raw), prose(work.raw)]));
     const notes = evidence.notes.map((note) => prose(note, "lab-plain lab-soft"));

@@ -13,7 +13,7 @@ from typing import Any
 import traitlets as t
 
 from flashevolve_lab.core import Entry
-from flashevolve_lab.core.events import ArtifactMade, Committed, RunStarted
+from flashevolve_lab.core.events import ArtifactMade, Committed, RunResumed, RunStarted
 from flashevolve_lab.views import Costs, CostsSnapshot, Diagnosis, DiagnosisSnapshot, Point, Progress, RunFacts, Standing
 from flashevolve_lab.widgets.mirror import HERE, Mirror, module_of
 from flashevolve_lab.widgets.texts import sayable
@@ -94,6 +94,8 @@ class Overview:
         match entry.event:
             case RunStarted() as started:
                 self._run = RunFacts.of(started)
+            case RunResumed() as resumed:
+                self._run = self._run.after(resumed)
             case ArtifactMade(artifact, components):
                 self._texts[artifact] = components
             case Committed(version=0, scores=scores) if scores:

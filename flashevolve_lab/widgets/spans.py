@@ -124,6 +124,8 @@ class Picture:
         for entry in entries:
             if isinstance(entry.event, ev.RunStarted):
                 self.facts = RunFacts.of(entry.event)
+            elif isinstance(entry.event, ev.RunResumed):
+                self.facts = self.facts.after(entry.event)
             touched.add(self.details.see(entry.event, max(self.at, entry.at)))
         return touched - {""}
 

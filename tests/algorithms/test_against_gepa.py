@@ -351,7 +351,7 @@ class Model:
         """Always there."""
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "scripted", "simulated": True}
+        return {"kind": "scripted", "simulated": True, "in_process": True}
 
 
 def our_task(world: World) -> lab.Task:

@@ -28,6 +28,7 @@ from flashevolve_lab.core.events import (
     StalenessJudged,
     Warned,
 )
+from flashevolve_lab.core.step import MAX_IDLE
 from flashevolve_lab.errors import BadReply, SetupError
 from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Sequential
 from flashevolve_lab.tasks import Prompt, Task
@@ -91,7 +92,7 @@ class World:
         self.lost: set[tuple[str, int]] = set()
         self.item: Item
         options = {"schedule": schedule or Sequential(), "staleness": staleness or Full()}
-        self.run = PureRun(self.gepa, **options, budget=budget, settings={"max_idle": 8, **(settings or {})})
+        self.run = PureRun(self.gepa, **options, budget=budget, settings=settings)
         self.state = self.run.state
         self.do("validate")
 
@@ -242,8 +243,8 @@ def test_perfect_minibatches_are_not_skipped_when_told_so() -> None:
 
 
 def test_when_every_minibatch_is_perfect_the_run_stops_with_nothing_left_to_learn_at_no_further_cost() -> None:
-    world = World(seed="111111|0000", settings={"max_idle": 5})
-    for _ in range(5):
+    world = World(seed="111111|0000")
+    for _ in range(MAX_IDLE):
         world.do("rollout")
     stop = world.state.stop
     assert stop is not None and stop.kind == "done" and "nothing left to learn" in stop.reason

@@ -55,7 +55,7 @@ class AtOnce:
 
     def describe(self) -> dict[str, Any]:
         """Simulated, so that virtual time is allowed."""
-        return {"kind": "at once", "simulated": True}
+        return {"kind": "at once", "simulated": True, "in_process": True}
 
 
 @lab.quick

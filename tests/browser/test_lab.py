@@ -273,3 +273,25 @@ def test_a_saved_notebook_keeps_a_static_summary_without_its_kernel(open_noteboo
     for noise in ("text=model not found", "text=Loading widget"):
         assert not again.page.locator(noise).is_visible()
     again.shot("lab_static")
+
+
+TYPESET = """
+from IPython.display import HTML, display
+from flashevolve_lab.views import RunFacts, Standing
+from flashevolve_lab.widgets import Summary, summary_html
+run = begin("typeset", 800, lab.Virtual(), folder="runs")
+await run
+display(HTML("<p class='control'>$x^2$</p>"))
+display(HTML(summary_html(Summary(RunFacts(run="$x^2$", proposer="$y^2$"), Standing(best_artifact="a0"), "running", "$z^2$", best_texts={"$p$": "$q^2$"}))))
+lab.compare({"$x^2$": run})"""
+
+
+def test_no_formula_in_a_text_of_a_run_is_typeset(open_notebook):
+    notebook = open_notebook("typeset.ipynb", [START + TYPESET])
+    notebook.run_all()
+    notebook.page.wait_for_selector(".control mjx-container")  # elsewhere in the same output it would be
+    notebook.page.wait_for_timeout(1_000)
+    assert notebook.page.locator("mjx-container").count() == 1
+    texts = notebook.page.locator(".fl-static").text_content() + notebook.page.locator("table.dataframe").text_content()
+    for formula in ("$x^2$", "$y^2$", "$z^2$", "$p$", "$q^2$"):
+        assert formula in texts

@@ -29,6 +29,7 @@ from flashevolve_lab.core.events import (
     SettingChanged,
     StalenessJudged,
 )
+from flashevolve_lab.core.step import MAX_IDLE, RETRIES
 from flashevolve_lab.errors import InvariantError
 from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Sequential
 from flashevolve_lab.testing import PureRun, Toy
@@ -497,9 +498,9 @@ def test_a_failed_job_is_data_and_its_siblings_go_on() -> None:
     assert set(others) <= set(running(run, "make"))
 
 
-def test_work_worth_another_try_is_tried_as_often_as_set_and_then_fails() -> None:
-    run = seeded(settings={"retries": 2})
-    for _ in range(2):
+def test_work_worth_another_try_is_tried_once_more_and_then_fails() -> None:
+    run = seeded()
+    for _ in range(RETRIES):
         run.fail("make", again=True)
         assert running(run, "make") == ["p1"]
     run.fail("make", again=True)
@@ -716,18 +717,18 @@ def test_the_deadline_stops_the_run_and_abandons_what_runs() -> None:
 
 
 def test_a_run_in_which_everything_is_skipped_stops_with_nothing_left_to_learn() -> None:
-    run = seeded(settings={"max_idle": 6})
-    for _ in range(6):
+    run = seeded()
+    for _ in range(MAX_IDLE):
         run.finish("make", skip=True)
     assert run.state.stop is not None and run.state.stop.kind == "done"
-    assert run.state.stop.reason.startswith("6 proposals in a row") and "nothing left to learn" in run.state.stop.reason
+    assert run.state.stop.reason.startswith(f"{MAX_IDLE} proposals in a row") and "nothing left to learn" in run.state.stop.reason
 
 
 def test_one_gate_verdict_ends_a_row_of_skips() -> None:
-    run = seeded(settings={"max_idle": 3})
-    for _ in range(4):
-        run.finish("make", skip=True)
-        run.finish("make", skip=True)
+    run = seeded()
+    for _ in range(2):
+        for _ in range(MAX_IDLE - 1):
+            run.finish("make", skip=True)
         run.finish("make", text=f"text {run.state.seq}", passed=False)
     assert run.state.status == "running"
     run.finish("make", skip=True)

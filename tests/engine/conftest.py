@@ -66,7 +66,7 @@ class Scripted:
         """Always there."""
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "scripted", "simulated": True}
+        return {"kind": "scripted", "simulated": True, "in_process": True}
 
 
 @lab.quick

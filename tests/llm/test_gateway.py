@@ -326,6 +326,35 @@ def test_waiting_out_a_429_holds_back_calls_that_come_later_too() -> None:
     assert virtually(work) == [0.0, 10.0, 10.0]
 
 
+def test_a_server_that_asks_for_a_day_is_asked_again_after_five_minutes_and_the_pause_is_told() -> None:
+    async def work() -> tuple[list[float], list[Any]]:
+        moves: list[Any] = []
+        model = Model(RateLimited("tomorrow", 86_400.0))
+        await ask(gateway(model, moves=moves, backoff_s=1e-9))
+        return [round(at) for at in model.began], moves
+
+    began, moves = virtually(work)
+    assert began == [0, 300]
+    assert moves[0][3] == "429: asked to wait 86400 s, waiting 300 s"
+
+
+def test_a_pause_is_told_even_when_the_limit_cannot_go_lower() -> None:
+    async def work() -> list[Any]:
+        moves: list[Any] = []
+        await ask(gateway(Model(RateLimited("429", 40.0)), moves=moves, concurrency=1, backoff_s=1e-9))
+        return moves
+
+    assert [move[1:] for move in virtually(work)] == [(1, 1, "429: asked to wait 40 s")]
+
+
+def test_another_setting_is_told_as_the_move_of_a_limit_it_is() -> None:
+    moves: list[Any] = []
+    gate = gateway(Model(url="http://a"), moves=moves, concurrency=8)
+    gate.resize(8)
+    gate.resize(3)
+    assert moves == [("http://a", 8, 3, "the setting is 3 now")]
+
+
 # --- the ledger -------------------------------------------------------------------------------------------------------------
 
 

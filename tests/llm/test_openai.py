@@ -19,6 +19,7 @@ from aiohttp import web
 import flashevolve_lab as lab
 from flashevolve_lab.errors import BadReply, ModelError, RateLimited, Refused, SetupError, Transient
 from flashevolve_lab.llm import OpenAI, Reply, Request, chat
+from flashevolve_lab.llm.simulator import LABEL
 
 KEY = "sk-very-secret-0123456789"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -139,6 +140,12 @@ def test_a_request_is_sent_as_a_chat_completion() -> None:
     assert server.keys == [f"Bearer {KEY}"]
 
 
+def test_choices_are_not_sent_to_openais_own_server_which_does_not_know_them() -> None:
+    request = Request(chat("hi"), choices=("yes", "no"))
+    assert "structured_outputs" not in OpenAI(model="m", api_key=KEY)._body(request)
+    assert "structured_outputs" in OpenAI("http://localhost:8000/v1", model="m")._body(request)
+
+
 def test_what_was_not_set_is_not_sent() -> None:
     _, server = asked()
     assert set(server.bodies[0]) == {"model", "messages", "max_tokens"}
@@ -218,10 +225,15 @@ def test_a_429_is_rate_limited_and_says_how_long_to_wait() -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("0", 0.0), ("-3", 0.0), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", None), ("nan", None), ("inf", None)],
+    [("0", 0.0), ("-3", 0.0), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("nan", None), ("inf", None)],
 )
 def test_an_odd_retry_after_does_no_harm(header: str, seconds: float | None) -> None:
     assert asked(problem(429, Retry_After=header))[0].retry_after_s == seconds
+
+
+def test_a_retry_after_may_be_a_date_and_is_reckoned_from_the_servers_clock() -> None:
+    dates = {"Retry_After": "Wed, 21 Oct 2015 07:28:40 GMT", "Date": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    assert asked(problem(429, **dates))[0].retry_after_s == 40.0
 
 
 def test_a_429_that_does_not_say_how_long_says_none() -> None:
@@ -390,6 +402,20 @@ def test_a_server_that_is_not_ready_is_told_before_anything_is_spent(case: str) 
         raise error
 
 
+def test_a_server_that_says_it_is_simulated_is_described_so_and_another_is_not() -> None:
+    async def described(owner: str) -> dict[str, Any]:
+        async with serving(models={"data": [{"id": "m", "owned_by": owner}, {"id": "n", "owned_by": LABEL}]}) as server:
+            llm = OpenAI(server.url, model="m")
+            await llm.check()
+            await llm.aclose()
+            return llm.describe()
+
+    assert "simulated" not in asyncio.run(described("vllm"))
+    facts = asyncio.run(described(LABEL))
+    assert (facts["simulated"], facts["label"]) == (True, LABEL)
+    assert "in_process" not in facts, "it answers in real time"
+
+
 def test_an_unreachable_server_stops_a_start_and_leaves_no_file(tmp_path: Path) -> None:
     land = lab.IndependentRules()
     llm = OpenAI(f"http://127.0.0.1:{free_port()}/v1", model="m")
@@ -435,6 +461,21 @@ def told(value: Any) -> str:
     if isinstance(value, BaseException):
         parts += traceback.format_exception(value)
     return "\n".join(parts)
+
+
+@pytest.mark.parametrize("key", ["EMPTY", "x", "none", "e"])
+def test_a_key_that_is_no_secret_does_not_spoil_what_a_model_says(key: str) -> None:
+    text = "Extra: x is EMPTY, none else"
+    assert asked(said(text, model="phi-x"), api_key=key)[0] == Reply(text, "stop", 11, 3, "phi-x")
+    assert text in str(asked(problem(400, text), api_key=key)[0])
+
+
+@pytest.mark.parametrize("key", ["sk-\u2019quoted-0123456789", "sk-two\nlines-0123456789"])
+def test_a_key_that_http_cannot_carry_is_said_to_be_the_trouble_and_not_shown(key: str) -> None:
+    for error in (checked({"data": []}, api_key=key), asked(api_key=key)[0]):
+        assert isinstance(error, (SetupError, ModelError)), error
+        assert "JSON" not in str(error)
+        assert key not in told(error)
 
 
 @pytest.mark.parametrize("case", ECHOES)
@@ -518,5 +559,6 @@ def test_a_run_over_http_evolves_and_its_calls_are_the_servers_requests(tmp_path
         status = run.wait(30)
         roles = server.stats()["roles"]
     assert status.best_score > status.seed_score
+    assert status.simulated and "(simulated model)" in repr(run), "a simulated model stays labelled behind HTTP"
     assert status.spent["llm_calls"] == roles["task"]["finished"] + roles["reflection"]["finished"]
     assert os.path.getsize(run.path) > 0

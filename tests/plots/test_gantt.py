@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure as Page
 
@@ -157,6 +158,15 @@ def test_print_has_the_same_bars_and_hatches():
 def test_print_explains_stages_hatches_and_lines():
     texts = [text.get_text() for text in printed(gantt_info(RUN)).legends[0].get_texts()]
     assert texts == ["rollout", "gate", "running", "failed", "abandoned", "commit", "change"]
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+@pytest.mark.parametrize("end", [7.0, 10.0], ids=["without changes", "with a change"])
+def test_the_note_stands_close_below_the_axis(width, end):
+    page = gantt_figure(RUN, end=end).matplotlib(width)
+    FigureCanvasAgg(page).draw()
+    label, note = page.axes[0].xaxis.label.get_window_extent(), page._supxlabel.get_window_extent()
+    assert 0 < (label.y0 - note.y1) / page.dpi * 72 < 10  # points
 
 
 def test_print_takes_hostile_names_literally(tmp_path):

@@ -92,6 +92,52 @@ def test_two_settings_of_one_policy_have_two_descriptions() -> None:
     assert (policies(three), policies(five)) == (Mine(3), Mine(5))
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A user's own, with a field that JSON does not have."""
+
+    what: Any
+
+    def judge(self, item: StaleItem) -> Verdict:
+        return Verdict("accept", str(self.what))
+
+
+class Plain:
+    """A user's own that is no dataclass."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def judge(self, item: StaleItem) -> Verdict:
+        return Verdict("accept", str(self.limit))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Fitted((1, 2)), Fitted((1, 3))),
+        (Fitted([0.5] * 1000), Fitted([0.5] * 999 + [0.6])),
+        (Fitted({"a": 1}), Fitted({"a": 2})),
+        (Fitted(frozenset("ab")), Fitted(frozenset("ac"))),
+        (Fitted(lambda gap: gap > 3), Fitted(lambda gap: gap > 4)),
+        (Fitted(Guarded(3)), Fitted(Guarded(4))),
+        (Plain(3), Plain(4)),
+    ],
+)
+def test_two_policies_that_differ_in_any_field_have_two_descriptions_that_the_log_can_hold(one: Any, other: Any) -> None:
+    policies = Policies()
+    first, second = policies.live(one), policies.live(other)
+    assert first != second
+    assert json.loads(json.dumps(first, allow_nan=False)) == first
+    assert (policies(first), policies(second)) == (one, other)
+    assert len(json.dumps(first)) < 2000
+
+
+def test_equal_fields_have_equal_descriptions_whatever_the_order_of_a_set() -> None:
+    assert describe(Fitted({"a", "b", "c", "d"})) == describe(Fitted({"d", "c", "b", "a"}))
+    assert describe(Fitted(lambda gap: gap > 3)) == describe(Fitted(lambda gap: gap > 3))
+
+
 def test_asking_many_times_gives_the_same_object() -> None:
     policies = Policies()
     described = describe(Guarded(2))

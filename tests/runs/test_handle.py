@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 
 import flashevolve_lab as lab
 from flashevolve_lab.algorithms.gepa import BoundGEPA
+from flashevolve_lab.core import RunState, check
 from flashevolve_lab.core import events as ev
 
 LAND = lab.IndependentRules(n_rules=10, p_improve=0.8)
@@ -298,7 +301,7 @@ def test_a_step_of_a_running_run_says_to_pause_first(begin: Any) -> None:
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"speed": 3}, "there is no knob speed; the knobs are schedule, staleness, slots, concurrency, max_failures, budget"),
+        ({"schedule": None}, "schedule: expected .* got None"),
         ({"schedule": "Pipelined"}, r"schedule: expected Sequential\(\), .* or one of your own; got 'Pipelined'"),
         ({"schedule": lab.Pipelined}, "schedule: expected .* got <class"),
         ({"staleness": 8}, r"staleness: expected Full\(\), Guarded\(max_gap\) or an object with judge\(item\); got 8"),
@@ -343,11 +346,154 @@ def test_commands_to_an_ended_run_say_that_it_has_ended_and_why(begin: Any, comm
         COMMANDS[command](run)
 
 
+def test_a_knob_that_does_not_exist_is_an_error_of_the_call(begin: Any) -> None:
+    with pytest.raises(TypeError, match="speed"):
+        begin(paused=True).set(speed=3)
+
+
+def test_commands_to_an_ended_run_name_the_resume_that_goes_on_with_it(begin: Any) -> None:
+    run = begin(name="r")
+    run.wait(20)
+    with pytest.raises(
+        lab.SetupError, match=r"r has ended .*lab\.resume\('.*r\.sqlite', task=…, llm=…, budget=<a larger one>\)"
+    ):
+        run.pause()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_to_an_opened_run_say_that_it_can_only_be_looked_at(begin: Any, command: str) -> None:
     run = begin(name="r", paused=True)
-    with pytest.raises(lab.SetupError, match="r is not executed by this process, so it can only be looked at"):
+    run.stop("enough").wait(5)
+    with pytest.raises(lab.SetupError, match="r is not executed by this process, so it can only be looked at: lab.resume"):
         COMMANDS[command](lab.open(run.path))
+
+
+def test_a_run_of_another_process_is_to_be_steered_there(elsewhere: Path) -> None:
+    with pytest.raises(lab.SetupError, match="can only be looked at: steer it where it runs"):
+        lab.open(elsewhere).pause()
+
+
+def test_opening_a_run_that_this_process_executes_gives_the_handle_that_commands_it(begin: Any, tmp_path: Path) -> None:
+    run = begin(name="r", paused=True)
+    assert lab.open(run.path) is run
+    assert lab.open(os.path.relpath(run.path)) is run
+
+
+def test_a_run_whose_handle_was_lost_is_found_again_by_its_path(tmp_path: Path) -> None:
+    def cell() -> Path:
+        llm = lab.Simulated(LAND, speed=SLOW)
+        return lab.start(lab.simulated_task(LAND), llm=llm, budget=lab.Budget(metric_calls=5_000), folder=tmp_path).path
+
+    path = cell()
+    gc.collect()
+    found = lab.open(path)
+    assert found.available
+    assert found.set(concurrency=3).stop("found").wait(5).reason == "found"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A run that another process executes, for a second."""
+    code = f"""
+import sys, time, flashevolve_lab as lab
+land = lab.IndependentRules()
+run = lab.start(lab.simulated_task(land), llm=lab.Simulated(land, speed=lab.FixedLatency(task_s=3600)), budget=lab.Budget(metric_calls=5000),
+                folder={str(tmp_path)!r}, name="there")
+print("begun", flush=True)
+sys.stdin.readline()
+time.sleep(0.5)
+run.stop("enough").wait(5)
+"""
+    there = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert there.stdin is not None and there.stdout is not None
+    try:
+        assert there.stdout.readline() == "begun\n"
+        there.stdin.write("go\n")
+        there.stdin.flush()
+        yield tmp_path / "there.sqlite"
+    finally:
+        there.kill()
+        there.wait()
+        there.stdin.close()
+        there.stdout.close()
+
+
+def test_a_run_of_another_process_is_waited_for_until_its_end_or_the_timeout(elsewhere: Path) -> None:
+    run = lab.open(elsewhere)
+    began = time.monotonic()
+    assert run.wait(0.1).state == "running"
+    assert time.monotonic() - began < 0.4
+    assert (run.wait(10).state, run.status.reason) == ("stopped", "enough")
+
+
+def test_a_run_of_another_process_can_be_awaited(elsewhere: Path) -> None:
+    async def cell() -> lab.Status:
+        return await asyncio.wait_for(lab.open(elsewhere), 10)
+
+    assert asyncio.run(cell()).reason == "enough"
+
+
+def test_a_state_that_was_handed_out_stays_as_it_was(begin: Any) -> None:
+    run = begin(paused=True)
+    before = run.state
+    artifacts, seq = dict(before.artifacts), before.seq
+    run.resume().wait(20)
+    after = run.state
+    assert (before.seq, before.artifacts, before.pool.version, before.status) == (seq, artifacts, -1, "paused")
+    assert after.seq > seq and after.pool.version >= 0
+    folded = RunState().apply_all(run.entries)
+    check(after)
+    assert {f.name: getattr(after, f.name) for f in fields(after) if f.name != "pool"} == {
+        f.name: getattr(folded, f.name) for f in fields(folded) if f.name != "pool"
+    }
+    assert vars(after.pool) | {"_front": 0} == vars(folded.pool) | {"_front": 0}
+    assert run.state is after, "what has not changed is not copied"
+
+
+def test_a_state_may_be_walked_through_while_another_thread_reads_on(begin: Any) -> None:
+    run = begin(clock=lab.Wall(), budget=lab.Budget(metric_calls=600), schedule=lab.Pipelined(6))
+    over, problems = threading.Event(), []
+
+    def walk() -> None:
+        while not over.is_set():
+            try:
+                state = run.state
+                sum(len(member.scores) for member in state.pool.members.values()), [list(s) for s in state.samples.values()]
+                [item.data.copy() for item in state.items.values()]
+            except RuntimeError as error:  # changed size during iteration
+                problems.append(error)
+                return
+
+    walker = threading.Thread(target=walk)
+    walker.start()
+    while run.available:
+        assert run.status
+    over.set()
+    walker.join()
+    assert not problems
+
+
+def test_a_table_asked_for_again_takes_in_only_what_is_new(begin: Any) -> None:
+    run = begin(paused=True)
+    assert len(run.frame("jobs")) == 0
+    tables = run._tables
+    run.resume().wait(20)
+    assert len(run.frame("jobs")) == len([entry for entry in run.entries if isinstance(entry.event, ev.JobStarted)])
+    assert run._tables is tables
+
+
+def test_listing_runs_leaves_no_file_open(begin: Any, tmp_path: Path) -> None:
+    begin(name="done").wait(20)
+    lab.runs(tmp_path)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    gc.disable()
+    try:
+        for _ in range(5):
+            lab.runs(tmp_path)
+        assert not before or len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 # --- from elsewhere ---------------------------------------------------------------------------------------------------------

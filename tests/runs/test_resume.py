@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from pathlib import Path
 import pytest
 
 import flashevolve_lab as lab
-from flashevolve_lab.core import Entry, RunState, check
+from flashevolve_lab.core import Entry, RunState, apply, check
 from flashevolve_lab.core import events as ev
+from flashevolve_lab.runs.resuming import _claimed
 from flashevolve_lab.store import Reader, Writer
+from flashevolve_lab.views import RunFacts
 
 LANDSCAPE = lab.IndependentRules(n_rules=10, p_improve=0.6)
 TASK = lab.simulated_task(LANDSCAPE, n_train=20, n_val=10)
@@ -32,21 +35,14 @@ def finished(folder: Path, **settings: object) -> list[Entry]:
 
 
 def cut_file(entries: list[Entry], path: Path) -> Path:
-    """A run's file as a kill at this point would leave it: these entries, and a writer that lives no more."""
+    """A run's file as a kill at this point would leave it: these entries, and a writer whose number another process has by now."""
     writer = Writer(path)
     writer.append(entries)
     writer.close()
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (f"{dead_process()}@{os.uname().nodename}",))
+        db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (f"{os.getpid()}@{os.uname().nodename}",))
     db.close()
     return path
-
-
-def dead_process() -> int:
-    """The number of a process that has ended."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    return ended.pid
 
 
 def resumed(path: Path, **settings: object) -> lab.Run:
@@ -183,6 +179,146 @@ def test_a_run_that_is_being_executed_cannot_be_resumed(tmp_path: Path) -> None:
     run.wait(10)
 
 
+def limited(run: lab.Run) -> tuple[object, float]:
+    """The limits that a run's gateway has, and its seconds for a sample."""
+    shell = run._shell
+    assert shell is not None
+    return shell.gateway.limits, shell.sample_timeout_s
+
+
+def changes(run: lab.Run, knob: str) -> list[tuple[object, object]]:
+    events = (entry.event for entry in run.entries)
+    return [(e.old, e.new) for e in events if isinstance(e, ev.SettingChanged) and e.knob == knob]
+
+
+LIMITS = lab.Limits(concurrency=9, deadline_s=44.0, retries=1, backoff_s=3.0)
+
+
+def test_a_resume_keeps_the_limits_in_force_at_the_end_and_records_others(tmp_path: Path) -> None:
+    llm = lab.Simulated(LANDSCAPE)
+    again = {"budget": lab.Budget(metric_calls=250), "clock": lab.Virtual(), "name": "r", "folder": tmp_path}
+    run = lab.start(TASK, llm=llm, limits=LIMITS, sample_timeout_s=77.0, paused=True, **again)  # type: ignore[arg-type]
+    run.set(concurrency=5).stop().wait(10)
+    path = tmp_path / "r.sqlite"
+
+    kept = resumed(path, paused=True)
+    assert limited(kept) == (replace(LIMITS, concurrency=5), 77.0)
+    kept.stop().wait(10)
+    assert changes(kept, "concurrency") == [(9, 5)] and changes(kept, "limits") == []
+
+    other = resumed(path, limits=replace(LIMITS, deadline_s=10.0), sample_timeout_s=5.0, concurrency=3, paused=True)
+    assert limited(other) == (replace(LIMITS, deadline_s=10.0, concurrency=3), 5.0)
+    other.stop().wait(10)
+    assert changes(other, "concurrency")[-1] == (5, 3)
+    [(old, new)] = changes(other, "limits")
+    assert (old["deadline_s"], new["deadline_s"], new["sample_timeout_s"]) == (44.0, 10.0, 5.0)  # type: ignore[index]
+
+
+def test_a_log_that_says_nothing_of_limits_resumes_with_the_defaults_and_its_concurrency(tmp_path: Path) -> None:
+    entries = finished(tmp_path)
+    first = entries[0].event
+    assert isinstance(first, ev.RunStarted)
+    settings = {k: v for k, v in first.settings.items() if k != "limits"} | {"concurrency": 7}
+    old = [replace(entries[0], event=replace(first, settings=settings)), *entries[1 : turns(entries)[40]]]
+    run = resumed(cut_file(old, tmp_path / "old.sqlite"), paused=True)
+    assert limited(run) == (lab.Limits(concurrency=7), 600.0)
+    run.stop().wait(10)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_run_that_was_paused_when_it_ended_resumes_paused_unless_told_otherwise(how: str, tmp_path: Path) -> None:
+    whole = finished(tmp_path)
+    cut = turns(whole)[40]
+    end: list[Entry] = [Entry(cut + 1, whole[cut - 1].at, ev.Paused())]
+    if how == "stopped":
+        state = RunState().apply_all([*whole[:cut], *end])
+        calls = [ev.CallFinished(c.id, "cancelled", c.reserved) for c in state.calls.values()]
+        jobs = [
+            e for j in state.jobs.values() for e in (ev.JobAbandoned(j.id, "x"), ev.ItemQueued(j.item, j.stage, front=True))
+        ]
+        closing = [*calls, *jobs, ev.RunStopped("user", "enough")]
+        end += [Entry(cut + 2 + i, whole[cut - 1].at, event) for i, event in enumerate(closing)]
+    run = resumed(cut_file([*whole[:cut], *end], tmp_path / "a.sqlite"))
+    assert run.status.state == "paused"
+    assert run.resume().wait(60).kind == "budget"
+    on = resumed(cut_file([*whole[:cut], *end], tmp_path / "b.sqlite"), paused=False)
+    assert on.wait(60).kind == "budget"
+    going = resumed(cut_file(whole[:cut], tmp_path / "c.sqlite"), paused=True)
+    assert going.status.state == "paused"
+    going.stop().wait(10)
+
+
+class Real(lab.Simulated):
+    """Says that it is a language model."""
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": "real", "in_process": True}
+
+
+def test_a_resume_records_its_models_and_a_simulated_one_once_used_stays_said(tmp_path: Path) -> None:
+    entries = finished(tmp_path)
+    first = entries[0].event
+    assert isinstance(first, ev.RunStarted)
+    real = {"task": [{"kind": "real"}], "reflection": [{"kind": "real"}], "patch": [{"kind": "real"}]}
+    begun = [replace(entries[0], event=replace(first, llm=real)), *entries[1 : turns(entries)[40]]]
+    path = cut_file(begun, tmp_path / "real.sqlite")
+    assert not lab.open(path).status.simulated
+    for llm, simulated in ((Real(LANDSCAPE), False), (lab.Simulated(LANDSCAPE), True), (Real(LANDSCAPE), True)):
+        run = lab.resume(path, task=TASK, llm=llm, clock=lab.Virtual(), paused=True)
+        run.stop().wait(10)
+        latest = [e.event for e in run.entries if isinstance(e.event, ev.RunResumed)][-1]
+        assert latest.llm["task"] == [llm.describe()]
+        assert run.status.simulated is simulated
+        assert run.figures is not None and RunFacts.of(run.state.started, run.state.llms).simulated is simulated
+
+
+def test_a_limit_that_had_moved_is_forgotten_at_a_resume_and_when_the_setting_changes(tmp_path: Path) -> None:
+    entries = finished(tmp_path)
+    state = RunState().apply_all(entries[: turns(entries)[40]])
+    for event in (ev.RunResumed("later"), ev.SettingChanged("concurrency", 64, 8)):
+        apply(state, Entry(state.seq + 1, state.at, ev.LimitChanged("server", 64, 7, "429")))
+        assert state.limits == {"server": 7}
+        apply(state, Entry(state.seq + 1, state.at, event))
+        assert state.limits == {}
+
+
+def test_a_model_that_answers_in_real_time_is_refused_on_virtual_time_at_a_resume_too(tmp_path: Path) -> None:
+    finished(tmp_path)
+    model = lab.OpenAI("http://127.0.0.1:9/v1", model="m")
+    with pytest.raises(lab.SetupError, match="answers in real time"):
+        lab.resume(tmp_path / "whole.sqlite", task=TASK, llm=model, clock=lab.Virtual())
+
+
+def test_of_two_simultaneous_resumes_one_goes_on_and_the_other_says_why_not(tmp_path: Path) -> None:
+    entries = finished(tmp_path)
+    path = cut_file(entries[: turns(entries)[40]], tmp_path / "cut.sqlite")
+    start, runs, refused = threading.Barrier(4), [], []
+
+    def take() -> None:
+        start.wait()
+        try:
+            runs.append(resumed(path, paused=True))
+        except lab.LogError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(runs), len(refused)) == (1, 3), refused
+    assert all("being written by process" in why and "lab.open(path)" in why for why in refused)
+    runs[0].stop().wait(10)
+
+
+def test_a_file_that_grew_while_a_resume_looked_at_it_is_let_go(tmp_path: Path) -> None:
+    entries = finished(tmp_path)
+    path, early = cut_file(entries, tmp_path / "cut.sqlite"), RunState().apply_all(entries[:-5])
+    with pytest.raises(lab.LogError, match="went on while this resume looked at it: try again"):
+        _claimed(path, lab.Wall(), early)
+    Writer(path, create=False).close()
+
+
 CHILD = """
 import sys
 import flashevolve_lab as lab
@@ -208,10 +344,10 @@ def test_a_killed_process_leaves_a_run_that_resumes(tmp_path: Path) -> None:
         child.wait()
         assert child.stdout is not None
         child.stdout.close()
-    dead = lab.open(path)
-    assert dead.status.state == "interrupted" and dead.status.accepted >= 2
+    dead = lab.open(path).status
+    assert dead.state == "interrupted" and dead.accepted >= 2
     run = lab.resume(path, task=TASK, llm=lab.Simulated(LANDSCAPE, speed=lab.FixedLatency(task_s=0.01, reflection_s=0.02)))
-    assert run.status.state == "running" and run.status.accepted >= dead.status.accepted
+    assert run.status.state == "running" and run.status.accepted >= dead.accepted
     run.stop()
     assert run.wait(10).kind == "user"
     check(run.state)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import flashevolve_lab as lab
 from flashevolve_lab.core import events as ev
+from flashevolve_lab.runs.launch import check_models
 
 LAND = lab.IndependentRules(n_rules=10, p_improve=0.8)
 TASK = lab.simulated_task(LAND, 20, 10)
@@ -34,7 +37,11 @@ class Other:
         self._check()
 
     def describe(self) -> Any:
-        return {"kind": "other", "simulated": True} if self._facts is None else self._facts
+        return {"kind": "other", "in_process": True} if self._facts is None else self._facts
+
+
+class Priced(Other):
+    price = (1.0, 4.0)
 
 
 class Silent:
@@ -71,14 +78,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "llm list": ({"llm": []}, "llm for the role 'task': expected"),
     "reflection": ({"reflection_llm": 5}, "llm for the role 'reflection': expected .* got 5"),
     "unreachable": ({"llm": Other(no_server)}, "ConnectionError: nobody listens"),
-    "facts": ({"llm": Other(facts={"kind": "x", "simulated": True, "client": object()})}, "describe.*JSON"),
+    "facts": ({"llm": Other(facts={"kind": "x", "in_process": True, "client": object()})}, "describe.*JSON"),
     "budget": ({"budget": 100}, r"budget: expected lab\.Budget\(metric_calls=…\); got int"),
     "limits": ({"limits": 16}, r"limits: expected lab\.Limits\(…\); got int"),
     "clock": ({"clock": lab.Virtual}, r"clock: expected lab\.Wall\(\), lab\.Scaled\(factor\) or lab\.Virtual\(\); got type"),
     "clock name": ({"clock": "virtual"}, r"clock: expected lab\.Wall\(\).* got str"),
     "virtual": (
-        {"llm": Other(facts={"kind": "real"})},
-        r"clock: Virtual\(\) needs lab\.Simulated\(…\); .* answers in real time",
+        {"llm": Other(facts={"kind": "real", "simulated": True})},  # as a simulated server over HTTP
+        r"clock: Virtual\(\) needs lab\.Simulated\(…\), or .*; .* answers in real time",
     ),
     "seed": ({"seed": "7"}, "seed: expected an integer; got str"),
     "algorithm": ({"algorithm": lab.GEPA}, r"algorithm: expected lab\.GEPA\(…\); got <class"),
@@ -95,6 +102,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "upwards": ({"name": "../up"}, "name: expected letters.* got '../up'"),
     "few metric calls": ({"budget": lab.Budget(metric_calls=15)}, "budget: .* allows no proposal .* Raise it, or use fewer"),
     "few llm calls": ({"budget": lab.Budget(llm_calls=12)}, "allows no proposal"),
+    "few tokens": ({"budget": lab.Budget(tokens=10)}, r"allows no proposal \(10 tokens, and one call alone may need \d+\)"),
+    "few dollars": (
+        {"budget": lab.Budget(dollars=1e-6), "llm": Priced()},
+        r"allows no proposal \(1 tokens, and one call alone may need \d+\)",
+    ),
     "dollars": ({"budget": lab.Budget(dollars=3)}, r"budget: dollars need a price: lab\.OpenAI\(…, price="),
     "patience": ({"sample_timeout_s": 0}, r"sample_timeout_s: expected a number of seconds above 0; got 0"),
     "patience text": ({"sample_timeout_s": "60"}, "sample_timeout_s: expected a number of seconds above 0; got '60'"),
@@ -168,6 +180,57 @@ def test_a_small_budget_is_told_by_a_warning_that_points_to_the_callers_line_and
     assert told[0].filename == __file__
     run.wait(20)
     assert [entry.event.kind for entry in run.entries if isinstance(entry.event, ev.Warned)] == ["budget"]
+
+
+@pytest.mark.parametrize(
+    "budget", [lab.Budget(tokens=10_000_000), lab.Budget(seconds=3600), lab.Budget(tokens=4_000)], ids=repr
+)
+def test_no_budget_is_said_to_be_without_a_limit(budget: lab.Budget, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = start(tmp_path, budget=budget, paused=True)
+    run.stop().wait(10)
+    assert "no limit" not in run.status.forecast
+    assert ("tokens of input a call" if budget.tokens else "3600 seconds depends on the models' speed") in run.status.forecast
+
+
+def test_what_was_in_force_at_the_start_is_in_the_log(tmp_path: Path) -> None:
+    limits = lab.Limits(concurrency=5, deadline_s=30, retries=1, backoff_s=2)
+    run = start(tmp_path, limits=limits, sample_timeout_s=math.inf, paused=True)
+    run.stop().wait(10)
+    settings = run.state.started.settings
+    assert settings["concurrency"] == 5
+    assert settings["limits"] == {"deadline_s": 30, "retries": 1, "backoff_s": 2, "sample_timeout_s": "inf"}
+
+
+def test_a_model_that_does_not_say_whether_it_is_ready_is_waited_for_only_so_long() -> None:
+    class Hangs(Other):
+        async def check(self) -> None:
+            await asyncio.Event().wait()
+
+    class Blocks(Other):
+        async def check(self) -> None:
+            threading.Event().wait(30)
+
+    with pytest.raises(lab.SetupError, match="Hangs.*did not answer within 0.05 s. Is the server starting"):
+        check_models({"task": [Other(), Hangs()]}, 0.05)
+    with pytest.raises(lab.SetupError, match="Blocks.*did not answer within 0.05 s"):
+        check_models({"task": [Blocks()]}, 0.05, grace_s=0.05)
+
+
+def test_a_check_closes_only_what_a_model_opens_for_each_loop() -> None:
+    class Shared(Other):
+        closed = 0
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    class PerLoop(Shared):
+        per_loop = True
+
+    shared, per_loop = Shared(), PerLoop()
+    check_models({"task": [shared], "reflection": [per_loop]})
+    assert (shared.closed, per_loop.closed) == (0, 1)
 
 
 def test_a_large_budget_is_not_commented(tmp_path: Path) -> None:

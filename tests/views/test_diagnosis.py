@@ -1,7 +1,7 @@
 """The diagnosis in words, the costs and the pace: checked on logs written by hand, and fed in any pieces."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashevolve_lab.core import Spend
@@ -89,6 +89,38 @@ def test_staleness_is_attributed_to_where_proposals_were_when_a_version_passed(l
     assert found.staleness == "most staleness arises while waiting for rollout (100% of version gaps)"
 
 
+def test_after_every_prefix_of_a_log_there_is_a_diagnosis(story):
+    view = Diagnosis()
+    for n, entry in enumerate(story, 1):
+        view.feed([entry])
+        assert view.snapshot() == diagnosed(story[:n])
+
+
+def depth(schedule, log):
+    return diagnosed(log.begin(settings={"schedule": schedule})).depth
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"name": "Mine", "code": "1234", "depth": 6, "p": 9, "n": 9}, 6),  # fields that look like those of a built-in one
+        ({"name": "Mine", "code": "1234", "p": 9, "n": 9}, 1),
+        ({"name": "Mine", "code": "1234", "depth": "<b>"}, 1),
+        ({"name": "Batched", "p": 2, "n": 4, "depth": 8}, 8),
+    ],
+)
+def test_the_depth_is_the_recorded_one(schedule, expected, log):
+    assert depth(schedule, log) == expected
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [({"name": "Sequential"}, 1), ({"name": "Batched", "p": 2, "n": 4}, 8), ({"name": "Pipelined", "depth": 5}, 5)]
+)
+def test_in_logs_that_do_not_record_it_the_depth_is_that_of_the_built_in_schedule(schedule, expected, log):
+    assert depth(schedule, log) == expected
+
+
+@settings(deadline=None)  # a busy machine is no failure
 @given(cuts=st.lists(st.integers(1, 60), max_size=12))
 def test_fed_in_any_pieces_diagnosis_and_costs_are_the_same(story, cuts):
     for view, whole in ((Diagnosis(), diagnosed(story)), (Costs(), cost(story))):

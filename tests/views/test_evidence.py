@@ -52,7 +52,7 @@ def test_the_counterpart_of_an_unjudged_item_whose_parent_left_is_the_front_memb
         log.proposal(4.0, f"p{n + 1}")(5.0, ev.ArtifactMade(f"a{n}", {"prompt": str(n)}, f"h{n}", ("a0",), "reflection", "prompt", f"p{n + 1}"))
         log(5.0, ev.Committed(n, f"a{n}", f"p{n + 1}", n + 1, scores, 3), ev.ItemEnded(f"p{n + 1}", "committed", "", f"a{n}"))
     assert set(seen(log).state.pool.front()) == {"a1", "a2"}
-    assert seen(log).about("p1").counterpart.id == "a1"  # both win one: the lower version
+    assert seen(log).about("p1").counterpart.id == "a1"  # both win one: the lower id
 
 
 def test_the_seed_has_no_parent_and_no_counterpart(about):
@@ -80,6 +80,21 @@ def test_an_example_that_could_not_be_scored_is_told_with_its_trouble(about):
 
 def test_raw_replies_of_the_reflection_are_told_and_those_of_the_task_are_not(about):
     assert [(reply.call, reply.role, reply.text) for reply in about("p1").spoken] == [("c2", "reflection", "```\nBe better.\n```")]
+
+
+def test_a_reply_is_told_with_the_prompt_it_answers(log):
+    log.begin().seed().proposal(4.0, "p1")(4.0, ev.JobStarted("j1", "rollout", 0, "p1", 0))
+    log(4.0, ev.CallStarted("c1", "j1", "reflection", "k", 1, Spend(llm_calls=1), "digest", "Improve this."))
+    log(5.0, ev.CallFinished("c1", "ok", Spend(llm_calls=1, tokens=9), 4, 5, "stop", "model", "Better."))
+    (spoken,) = seen(log).about("p1").spoken
+    assert (spoken.prompt, spoken.text) == ("Improve this.", "Better.")
+
+
+def test_an_example_of_the_minibatch_is_told_as_the_log_shows_it_whoever_ran_it(log):
+    log.begin().seed().proposal(4.0, "p1").proposal(4.0, "p2", batch=2)(4.0, ev.JobStarted("j1", "rollout", 0, "p1", 0))
+    log(5.0, ev.SampleScored("j1", "a0", "train", 3, 0.0, "no", "wrong", "text: three"))
+    log(5.0, ev.SampleScored("j1", "a0", "val", 4, 0.0, "no", "wrong", "text: of another split"))
+    assert [[trial.shown for trial in seen(log).about(item).trials] for item in ("p1", "p2")] == [["text: three", ""]] * 2
 
 
 def test_an_items_cost_is_all_its_calls_as_charged_and_its_metric_calls(about):
@@ -144,7 +159,7 @@ def test_a_missing_entry_is_an_error(story):
         Evidence().feed([*story[:3], *story[4:]])
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
 def test_fed_in_any_chunking_it_tells_the_same(story, cuts):
     evidence, whole = Evidence(), seen(story)

@@ -1,6 +1,6 @@
 """The lineage: nodes in order of their version, edges from the pool's parents, the front and the best as the pool has them."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashevolve_lab.core import RunState
@@ -49,6 +49,7 @@ def test_an_artifact_that_was_not_committed_is_no_node(log):
     assert [node.artifact for node in family(log).nodes] == ["a0"]
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(cuts=st.lists(st.integers(1, 60), max_size=12))
 def test_the_deltas_of_any_pieces_add_up_to_the_whole(story, cuts):
     view, nodes, start = Lineage(), [], 0

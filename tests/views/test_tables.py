@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashevolve_lab.errors import SetupError
@@ -134,6 +134,7 @@ def test_a_failed_sample_is_a_sample_without_a_score(story):
     assert (columns["outcome"][i], columns["split"][i], columns["feedback"][i]) == ("transient", "train", "the provider broke")
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
 def test_tables_fed_in_any_chunking_are_the_same(story, cuts):
     pieces, whole = Tables(), tables(story)

@@ -6,12 +6,13 @@ import sys
 import threading
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 
 import flashevolve_lab as lab
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.runs.showing import dashboard, static_bundle
+from flashevolve_lab.runs.showing import _examples, dashboard, static_bundle
 from flashevolve_lab.widgets import Dashboard, Poller
 from flashevolve_lab.widgets.dashboard import Links
 
@@ -115,6 +116,51 @@ def test_an_error_in_a_view_shows_in_that_view_and_leaves_the_others_alone(fake_
     assert made.lineage.failed.startswith("this view failed: TypeError")
     assert made.overview.standing.seq == finished.state.seq
     made.close()
+
+
+@pytest.mark.parametrize("broken", ["after", "growing"])
+def test_a_log_that_cannot_be_read_any_more_shows_in_every_view(fake_run, finished, broken):
+    class Breaking(type(fake_run())):
+        whole = True
+
+        def after(self, seq, limit):
+            if broken == "after" and not self.whole:
+                raise OSError("the disk is gone")
+            return super().after(seq, limit)
+
+        @property
+        def growing(self):
+            if broken == "growing" and not self.whole:
+                raise OSError("the disk is gone")
+            return True
+
+        @growing.setter
+        def growing(self, value):
+            pass
+
+    run = Breaking(finished.entries[:100])
+    made = Dashboard(run, period_s=0.02)
+    made.feed.fail = None  # calling it raises: the others are told all the same
+    run.whole = False
+    made._poller._thread.join(10)
+    told = (made.gantt.failure, made.inspector.trouble, made.lineage.failed, made.overview.header.failed, made.controls.note.value)
+    assert all("the disk is gone" in words and "as of entry 100" in words for words in told), told
+    made.close()
+
+
+def test_the_header_says_what_the_proposer_says_about_itself(fake_run, finished):
+    first = finished.entries[0]
+    algorithm = {**first.event.algorithm, "proposer": {"name": "Bank", "label": "from a shipped bank"}}
+    labelled = replace(first, event=replace(first.event, algorithm=algorithm))
+    made = Dashboard(fake_run([labelled, *finished.entries[1:100]]), period_s=30)
+    assert made.overview.header._now["proposer"] == made.summary().run.proposer == "from a shipped bank"
+    made.close()
+
+
+def test_an_example_without_a_text_in_the_log_is_shown_by_the_task(finished):
+    task = finished._shell.task
+    assert _examples(finished)("train", 3) == task.show(task.train[3])
+    assert _examples(lab.open(finished.path)) is None
 
 
 def test_a_run_that_grows_is_followed(fake_run, finished):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 import flashevolve_lab as lab
 from flashevolve_lab.core import Entry, Spend
 from flashevolve_lab.core import events as ev
-from flashevolve_lab.views import Timeline
-from flashevolve_lab.widgets.gantt import Gantt
-from flashevolve_lab.widgets.spans import END, ITEM_OUTCOMES, JOB_OUTCOMES, SPAN, STEP, STEPPED, VERDICTS, Picture, one_line
+from flashevolve_lab.views import ACTIONS, Timeline
+from flashevolve_lab.widgets.gantt import HERE, Gantt
+from flashevolve_lab.widgets.spans import END, ITEM_OUTCOMES, JOB_OUTCOMES, SPAN, STEP, STEPPED, VERDICTS, Picture
+from flashevolve_lab.widgets.texts import one_line
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x00\ud800" + "x" * 200_000
 
@@ -217,7 +218,19 @@ def test_every_outcome_of_the_core_has_its_place():
     from flashevolve_lab.views.timeline import JobOutcome
 
     assert set(JOB_OUTCOMES) == set(get_args(JobOutcome))
-    assert set(ITEM_OUTCOMES) == {"", *get_args(ItemOutcome)}
+    assert ("", *get_args(ItemOutcome)) == ITEM_OUTCOMES
+
+
+@pytest.mark.parametrize(("name", "words"), [("JOB", JOB_OUTCOMES), ("ITEM", ITEM_OUTCOMES), ("VERDICT", VERDICTS)])
+def test_the_browser_knows_the_same_outcomes_in_the_same_order(name, words):
+    code = (HERE / "gantt.js").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in code if line.startswith(f"const {name} = [")]
+    assert json.loads(line.partition(" = ")[2].rstrip(";")) == list(words)
+
+
+def test_the_feed_in_the_browser_knows_the_same_actions_in_the_same_order():
+    code = (HERE / "feed.js").read_text(encoding="utf-8")
+    assert f"const ACTIONS = {json.dumps(list(ACTIONS))};" in code
 
 
 def test_a_change_is_labelled_by_the_knob_and_its_new_value():

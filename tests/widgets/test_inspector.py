@@ -1,6 +1,7 @@
 """The inspector tells what the log says, and orders only what a person asked for."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,9 @@ from flashevolve_lab.core import Entry
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.testing import PureRun
+from flashevolve_lab.views import Evidence, Trial
 from flashevolve_lab.widgets.inspector import Inspector
+from flashevolve_lab.widgets.telling import evidence_of
 
 HOSTILE = ["<script>alert(1)</script>", "\u202eright to left", "\ud800 lone", "\x00 null", "word " * 40_000]
 
@@ -85,6 +88,14 @@ def test_the_difference_is_that_of_the_chosen_column(inspector):
     difference = texts(inspector)["differences"]["text"]
     assert "".join(text for _, text in difference["other"]) == "seed"
     assert "".join(text for _, text in difference["own"]) == "another text, and better"
+
+
+def test_an_example_is_shown_as_the_log_has_it_and_only_otherwise_as_the_task_tells():
+    trials = (Trial(3, None, None, shown="as logged"), Trial(4, None, None))
+    evidence = Evidence()
+    evidence.feed(world().entries)
+    told = evidence_of(replace(evidence.about("p2"), trials=trials), lambda index: f"train {index}")
+    assert [trial["input"] for trial in told["trials"]] == ["as logged", "train 4"]
 
 
 def test_a_click_goes_to_another_id_and_back_and_forward(inspector):
