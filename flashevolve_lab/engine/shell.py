@@ -318,7 +318,7 @@ class Shell:
             await asyncio.wait(tasks, timeout=STOP_S)
         for model in self.gateway.models:
             close = getattr(model, "aclose", None)
-            if close is not None:
+            if close is not None and getattr(model, "per_loop", False):  # only what belongs to this loop (see `llm.LLM`)
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(close(), STOP_S)
 

@@ -24,9 +24,10 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiohttp import web
@@ -40,6 +41,7 @@ from flashevolve_lab.llm.simulated_server import application
 LANDSCAPE = lab.IndependentRules(n_rules=20, p_improve=0.6)
 IN_FLIGHT = 16
 LOST = "lost with its process"
+TEMPERATURE: ContextVar[float | None] = ContextVar("temperature", default=None)  # of the request that is being served
 
 CHILD = """
 import sys
@@ -96,10 +98,18 @@ class Witness(lab.Simulated):
         self.seen: list[Seen] = []
 
     async def complete(self, request: lab.Request) -> lab.Reply:
-        seen = Seen(digest(request))
+        seen = Seen(digest(replace(request, temperature=TEMPERATURE.get())))
         self.seen.append(seen)
         seen.answer = await super().complete(request)
         return seen.answer
+
+
+@web.middleware
+async def noting(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    """Keeps the temperature, which a simulated model has no use for."""
+    if request.method == "POST":
+        TEMPERATURE.set((await request.json()).get("temperature"))
+    return await handler(request)
 
 
 @contextlib.contextmanager
@@ -109,7 +119,9 @@ def serving(witness: Witness) -> Iterator[str]:
 
     async def serve() -> None:
         ended = asyncio.Event()
-        runner = web.AppRunner(application(witness), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        app = application(witness)
+        app.middlewares.append(noting)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
         ready.set_result((runner.addresses[0][1], asyncio.get_running_loop(), ended))
@@ -144,7 +156,8 @@ def reconcile(entries: Sequence[Entry], seen: Sequence[Seen]) -> Counter[str]:
     arrived = defaultdict[str, list[Seen]](list)
     for request in seen:
         arrived[request.request].append(request)
-    assert not set(arrived) - set(calls), f"requests that the log does not know: {set(arrived) - set(calls)}"
+    unknown = sorted(set(arrived) - set(calls))
+    assert not unknown, f"{len(unknown)} requests that the log does not know, as {unknown[:3]}"
     for key, finished in calls.items():
         ends += _reconciled(key, finished, arrived[key])
     assert ends["calls"] == len(begun) and ends["arrived"] == len(seen)

@@ -1,4 +1,4 @@
-"""A JupyterLab and a Chromium for the tests of one module, notebooks of their own, and no request that leaves the machine."""
+"""One JupyterLab and one Chromium for all of these tests, notebooks of their own, and no request that leaves the machine."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ import jupyter_lab  # noqa: E402
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lab_server(tmp_path_factory):
     """A JupyterLab with a copy of the repository's notebooks."""
     root = tmp_path_factory.mktemp("lab") / "root"
@@ -24,7 +24,7 @@ def lab_server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chrome():
     """A headless Chromium."""
     if jupyter_lab.chromium() is None:
