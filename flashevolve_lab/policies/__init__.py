@@ -26,7 +26,19 @@ def describe(policy: object) -> dict[str, Any]:
         {f.name: getattr(policy, f.name) for f in fields(policy)} if is_dataclass(policy) else getattr(policy, "__dict__", {})
     )
     facts = {"name": type(policy).__name__, **{k: _jsonable(v) for k, v in values.items()}}
-    return facts if type(policy) in BUILT_IN.values() else {**facts, "code": _code(type(policy))}
+    if type(policy) in BUILT_IN.values():
+        return facts
+    depth = _depth(policy)
+    return {**facts, **({"depth": depth} if depth else {}), "code": _code(type(policy))}
+
+
+def _depth(policy: object) -> int:
+    """The depth of a schedule of one's own, for views (which cannot ask it); 0 where there is none."""
+    try:
+        depth = getattr(policy, "depth", None)
+    except Exception:
+        return 0
+    return depth if isinstance(depth, int) and not isinstance(depth, bool) and depth > 0 else 0
 
 
 def _code(cls: type) -> str:

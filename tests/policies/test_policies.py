@@ -143,3 +143,12 @@ def test_asking_many_times_gives_the_same_object() -> None:
     described = describe(Guarded(2))
     assert policies(described) is policies(described)
     assert policies(dict(described)) is policies(described)
+
+
+def test_a_schedule_of_ones_own_is_recorded_with_its_depth() -> None:
+    class Mine:
+        @property
+        def depth(self) -> int:
+            return 32
+
+    assert describe(Mine())["depth"] == 32
