@@ -15,7 +15,7 @@ from flashevolve_lab.algorithms.patching import CommitRecord, StaleBrief
 from flashevolve_lab.algorithms.proposing import Brief, Record
 from flashevolve_lab.core import RunState, Sample
 from flashevolve_lab.errors import BadReply
-from flashevolve_lab.tasks import Task
+from flashevolve_lab.tasks import PROGRAM_FAILED, Task
 
 if TYPE_CHECKING:
     from flashevolve_lab.algorithms.gepa import GEPA
@@ -62,7 +62,10 @@ class GEPAWork:
     async def _validate(self) -> Mapping[str, Any]:
         """Score the whole validation set; after a second try a few may be missing, which is not zero."""
         n, item = len(self.task.val), self.bench.item
-        _, lost = await self._score(item.data["child"], "val", range(n))
+        samples, lost = await self._score(item.data["child"], "val", range(n))
+        if item.kind == "seed" and samples and all(s.feedback.startswith(PROGRAM_FAILED) for s in samples.values()):
+            last = list(samples.values())[-1].feedback
+            raise Trouble("program", f"the program failed on all {len(samples)} validation examples; the last: {last}")
         if lost and (item.tries == 0 or len(lost) > (1 - self.settings.min_coverage) * n):
             raise _unscored(len(lost), n, "validation")
         return {"missing": lost}

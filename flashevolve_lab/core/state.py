@@ -59,6 +59,7 @@ class RunState:
     streaks: Counter[str] = field(default_factory=Counter)  # failures in a row, by "stage: kind"
     failed_item: str = ""  # the item of the last failed job: its end is a failure, not idleness
     last_failure: str = ""  # the message of the last failed job or sample
+    last_call_failure: str = ""  # what the last call that brought no reply ended with
     exhausted: str = ""  # set once a call could never fit what is left of the budget: nothing new starts
     idle_ends: int = 0  # items in a row that ended without a gate verdict (skipped, refused)
     gap_discards: int = 0  # discards in a row by the staleness policy
@@ -243,6 +244,7 @@ def _call_finished(s: RunState, e: ev.CallFinished, at: float) -> None:
     s.spent += e.spent
     if e.outcome != "ok":
         s.counts[f"call {e.outcome}"] += 1
+        s.last_call_failure = e.text if e.outcome != "cancelled" else s.last_call_failure
         return
     job = s.jobs[call.job]
     answer = Answer(call.request, e.text, e.finish, e.model, e.prompt_tokens, e.completion_tokens)

@@ -34,7 +34,7 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
         case on.SetKnobs():
             return _set_knobs(state, given)
         case on.Pause(by):
-            return [ev.Paused(by)] if state.status == "running" else []
+            return _pause(state, by)
         case on.Continue(by):
             return [ev.Continued(by)] if state.status == "paused" else []
         case on.Step(jobs, stage):
@@ -100,6 +100,13 @@ def _affordable(state: RunState, limits: Mapping[str, float]) -> dict[str, float
     """A budget is never below what is spent or promised already."""
     committed = (state.spent + state.reserved).as_dict()
     return {name: max(limit, committed.get(name, 0)) for name, limit in limits.items()}
+
+
+def _pause(state: RunState, by: str) -> list[Event]:
+    """Pause; a second pause takes back what a step still allows."""
+    if state.status == "paused":
+        return [ev.Stepped(0)] if state.step_jobs else []
+    return [ev.Paused(by)] if state.status == "running" else []
 
 
 def _stop(state: RunState, given: on.Stop) -> list[Event]:
@@ -228,7 +235,7 @@ def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit |
         if verdict.action not in ACTIONS or not isinstance(verdict.reason, str):
             raise TypeError(f"expected a Verdict with an action of {ACTIONS} and a reason, got {verdict!r}")
     except Exception as error:  # a policy from a notebook cell may raise anything; it must not end the run
-        return Verdict("accept", f"accepted because the policy {type(policy).__name__} failed: {type(error).__name__}: {error}")
+        return Verdict("accept", f"{FAILED} {type(policy).__name__} failed: {type(error).__name__}: {error}")
     if verdict.action == "update" and item.updates and commit is None:
         return Verdict("discard", f"updated once already, and stale again: {verdict.reason}")
     if verdict.action == "patch" and item.patches >= PATCHES:
@@ -236,6 +243,16 @@ def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit |
     if verdict.action == "patch" and "patch" not in rules.algorithm.graph.names:
         return Verdict("accept", f"accepted because this algorithm has no patch stage: {verdict.reason}")
     return verdict
+
+
+FAILED = "accepted because the policy"
+
+
+def _policy_failed(state: RunState, verdict: Verdict) -> list[Event]:
+    """Said once, aloud: otherwise a broken policy would quietly be `Full`."""
+    if not verdict.reason.startswith(FAILED) or state.counts["warning: policy"]:
+        return []
+    return [ev.Warned("policy", verdict.reason)]
 
 
 def _judged(
@@ -267,7 +284,8 @@ def _judge_waiting(state: RunState, item: Item, stage: Stage, rules: Rules) -> t
         return [], True
     verdict = _verdict(state, item, situation, None, rules)
     artifact = item.data.get("child", "")
-    events: list[Event] = [_judged(state, item, stage.name, "dequeue", situation, verdict, artifact)]
+    events: list[Event] = _policy_failed(state, verdict)
+    events.append(_judged(state, item, stage.name, "dequeue", situation, verdict, artifact))
     if verdict.action == "discard":
         return [*events, ev.ItemEnded(item.id, "discarded", verdict.reason, artifact), *_livelock(state, rules)], False
     if verdict.action == "update":
@@ -447,7 +465,9 @@ def _why_done(state: RunState, rules: Rules) -> on.Stop:
     if state.exhausted:
         return on.Stop("budget", state.exhausted)
     if state.idle_ends:
-        idle = f"{state.idle_ends} proposals in a row were skipped (perfect minibatch) or refused"
+        skipped, tried = state.counts["skipped"], state.counts["refused"]
+        kinds = f"{skipped} skipped on minibatches already perfect and {tried} refused as texts already tried, in all"
+        idle = f"{state.idle_ends} proposals in a row led nowhere ({kinds})"
         return on.Stop("done", f"{idle}: nothing left to learn from this train set")
     return on.Stop("done", "neither the schedule nor the algorithm starts a further proposal")
 

@@ -17,7 +17,7 @@ from flashevolve_lab.core import events as ev
 from flashevolve_lab.engine.calling import JobAsker, Patience
 from flashevolve_lab.engine.places import words
 from flashevolve_lab.errors import BudgetSpent, ModelError
-from flashevolve_lab.tasks import scored
+from flashevolve_lab.tasks import PROGRAM_FAILED, scored
 
 if TYPE_CHECKING:
     from flashevolve_lab.engine.shell import Shell
@@ -99,7 +99,7 @@ class JobBench:
             raise
         except Exception as error:
             if asker.outage is None:
-                return Sample(task.worst, "", f"The program failed: {type(error).__name__}: {words(error)}")
+                return Sample(task.worst, "", f"{PROGRAM_FAILED}{type(error).__name__}: {words(error)}")
         if asker.outage is not None:  # whatever the program made of it: without its model it says nothing about the candidate
             raise asker.outage
         try:

@@ -27,6 +27,9 @@ class Watch:
         self._printed: Counter[object] = Counter()
         self._told: dict[object, Callable[[int], None]] = {}
         self._lock = threading.Lock()
+        self._wrappers: dict[
+            int, _Watched
+        ] = {}  # by stream, kept for ever: another thread may be printing through one just now
 
     def begin(self, run: object, flooded: Callable[[int], None]) -> None:
         """Watch this run; ``flooded`` is told the limit, once, when it is reached."""
@@ -35,7 +38,13 @@ class Watch:
             for name in ("stdout", "stderr"):
                 stream = getattr(sys, name)
                 if not isinstance(stream, _Watched):
-                    setattr(sys, name, _Watched(stream, self))
+                    setattr(sys, name, self._wrapper(stream))
+
+    def _wrapper(self, stream: TextIO) -> _Watched:
+        known = self._wrappers.get(id(stream))
+        if known is None or known.stream is not stream:
+            known = self._wrappers[id(stream)] = _Watched(stream, self)
+        return known
 
     def end(self, run: object) -> None:
         """This run has ended."""

@@ -21,7 +21,7 @@ from flashevolve_lab.errors import BadReply, ModelError, RateLimited, Refused, S
 from flashevolve_lab.llm.seam import Finish, Reply, Request
 from flashevolve_lab.llm.simulator import LABEL
 
-SECRET = 16  # a shorter key ("EMPTY", "x") is no secret: cutting it out would only spoil what models say
+SECRET = 12  # a shorter key ("EMPTY", "x") is no secret: cutting it out would only spoil what models say
 HOSTED = "api.openai.com"
 RAW = 2000  # characters kept of an answer that cannot be used
 _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "content_filter": "filter"}

@@ -215,7 +215,8 @@ class Run:
 
     def stop(self, reason: str = "stopped by the user") -> Run:
         """End the run: finished work is kept, the rest is cancelled within a second. Does not wait."""
-        self._live().stop(str(reason))
+        if self._shell is None or not self._shell.done.done():  # else it has ended by itself meanwhile
+            self._live().stop(str(reason))
         return self
 
     def judge(self, item: str, action: str, *, reason: str = "decided by hand") -> Run:
@@ -232,7 +233,7 @@ class Run:
             raise SetupError(
                 f"judge(item): {item!r} is not in flight; frame('items') lists all. An ended one: run.inject(its text)"
             )
-        self._live().send(on.JudgeByHand(item, action, reason))
+        self._live().send(on.JudgeByHand(item, action, str(reason)))
         return self
 
     def inject(self, components: Mapping[str, str] | str, *, parent: str | None = None) -> Run:
@@ -270,26 +271,36 @@ class Run:
             TimeoutError: they took longer than ``timeout`` seconds; they go on.
         """
         shell = self._live()
-        stages = shell.worker.graph.names
-        if stage is not None and stage not in stages:
-            raise SetupError(f"step(stage=…): there is no stage {stage!r}; the stages are {', '.join(stages)}")
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise SetupError(f"step(n): expected an integer of at least 1; got {n!r}")
         seen = self.state.seq
-        stepping = asyncio.run_coroutine_threadsafe(shell.step(n, stage or ""), shell.loop)
+        stepping = self._stepping(n, stage or "")
         either: list[concurrent.futures.Future[Any]] = [stepping, shell.done]
-        concurrent.futures.wait(either, timeout, concurrent.futures.FIRST_COMPLETED)
+        try:
+            concurrent.futures.wait(either, timeout, concurrent.futures.FIRST_COMPLETED)
+        except KeyboardInterrupt:
+            shell.send(on.Pause())  # takes back what the step still allows
+            raise
         if not stepping.done() and not shell.done.done():
-            raise TimeoutError(f"the step took longer than {timeout} s; it goes on")
+            raise TimeoutError(
+                f"the step took longer than {timeout} s; it goes on (run.pause() takes back what has not started)"
+            )
         before = stepping.result() if stepping.done() and not stepping.cancelled() else seen  # the run ended meanwhile
         written = [entry for entry in self.entries if entry.seq > before]
         return written if any(isinstance(entry.event, JobStarted) for entry in written) else []
 
     def step_soon(self, n: int = 1, stage: str = "") -> Run:
         """Like `step`, but returns at once."""
-        shell = self._live()
-        shell.send(on.Step(n, stage))
+        self._stepping(n, stage)
         return self
+
+    def _stepping(self, n: int, stage: str) -> concurrent.futures.Future[int]:
+        """The step, under way."""
+        shell = self._live()
+        stages = shell.worker.graph.names
+        if stage and stage not in stages:
+            raise SetupError(f"step(stage=…): there is no stage {stage!r}; the stages are {', '.join(stages)}")
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise SetupError(f"step(n): expected an integer of at least 1; got {n!r}")
+        return asyncio.run_coroutine_threadsafe(shell.step(n, stage), shell.loop)
 
     def wait(self, timeout: float | None = None) -> Status:
         """Wait until the run has ended, here or in another process, at most ``timeout`` seconds; returns the status either way.

@@ -34,7 +34,7 @@ class Status:
     """A run at one moment.
 
     ``state``: new, running, paused, stopped, or interrupted (its process is gone). ``kind`` and ``reason``: why it stopped.
-    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``forecast``: how many
+    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``failed_calls``: attempts that brought no reply, the last one's words beside it. ``forecast``: how many
     the budget was reckoned to allow before the start. ``simulated``: a model it uses, or used before a resume, is simulated.
     """
 
@@ -52,6 +52,8 @@ class Status:
     spent: Mapping[str, float]
     budget: Mapping[str, float]
     outcomes: Mapping[str, int]
+    failed_calls: int
+    last_failure: str
     forecast: str
     simulated: bool
 
@@ -64,6 +66,10 @@ class Status:
         parts.append(f"{self.proposals} proposals, {self.accepted} accepted")
         if self.best_score is not None:
             parts.append(f"best {self.best_score:.3f} (seed {self.seed_score:.3f})")
+        if self.failed_calls:
+            parts.append(
+                f"{self.failed_calls} calls failed" + (f" (the last: {self.last_failure[:120]})" if self.last_failure else "")
+            )
         parts += [f"{self.spent.get(name, self.seconds):,.10g} of {limit:,.10g} {name}" for name, limit in self.budget.items()]
         if self.state == "running" and self.forecast:
             parts.append(self.forecast)
@@ -93,6 +99,8 @@ def status_of(state: RunState, name: str, alive: bool) -> Status:
         spent=state.spent.as_dict(),
         budget=dict(state.budget),
         outcomes={name: state.counts[name] for name in OUTCOMES if state.counts[name]},
+        failed_calls=sum(state.counts[f"call {kind}"] for kind in ("rate_limited", "transient", "refused", "bad_reply")),
+        last_failure=state.last_call_failure,
         forecast=str(started.task.get("forecast", "")) if started else "",
         simulated=any(isinstance(model, dict) and bool(model.get("simulated")) for model in models),
     )

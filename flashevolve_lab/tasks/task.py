@@ -54,6 +54,7 @@ class Asker(Protocol):
         ...
 
 
+PROGRAM_FAILED = "The program failed: "  # how the feedback begins on an example on which the program raised
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,48 @@ def test_a_job_that_was_stepped_is_held_by_the_next_pause_like_any_other() -> No
         job.stepped = True
     run.turn(on.Continue())
     assert run.state.jobs and not any(job.stepped for job in run.state.jobs.values())
+
+
+def test_a_program_that_fails_on_the_whole_seed_stops_the_run_with_its_error_before_anything_is_reflected(tmp_path: Path) -> None:
+    def program(components: Any, example: Any, llm: Asker) -> str:
+        raise ZeroDivisionError("division by zero")
+
+    run = start(tmp_path, task_with(program))
+    with pytest.raises(lab.RunError, match="the program failed on all 10 validation examples.*ZeroDivisionError"):
+        run.wait(30)
+    assert run.status.spent["llm_calls"] == 0
+
+
+def test_a_policy_that_fails_is_said_aloud_once(tmp_path: Path) -> None:
+    class Broken:
+        def judge(self, item: lab.StaleItem) -> lab.Verdict:
+            raise KeyError("gap")
+
+    run = start(tmp_path, schedule=lab.Pipelined(8), staleness=Broken())
+    run.wait(30)
+    assert [e.message for e in of(run, ev.Warned) if e.kind == "policy"][0].startswith("accepted because the policy Broken failed")
+    assert len([e for e in of(run, ev.Warned) if e.kind == "policy"]) == 1
+
+
+def test_a_run_may_be_stopped_when_it_has_ended_already(tmp_path: Path) -> None:
+    run = start(tmp_path)
+    run.wait(30)
+    assert run.stop().status.kind == "budget"
+
+
+PRINTS = """
+import tempfile
+import flashevolve_lab as lab
+landscape = lab.IndependentRules(n_rules=10)
+task = lab.simulated_task(landscape, 20, 10)
+for i in range(25):
+    run = lab.start(task, llm=lab.Simulated(landscape), budget=lab.Budget(metric_calls=200), clock=lab.Virtual(), folder=tempfile.mkdtemp())
+    run.stop()
+    while not run._shell.done.done():
+        print("a", "b", "c", "d")
+"""
+
+
+def test_a_run_may_end_while_another_thread_prints() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PRINTS], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -338,7 +338,7 @@ COMMANDS: dict[str, Callable[[lab.Run], Any]] = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "stop"])  # a stop then has nothing left to do
 def test_commands_to_an_ended_run_say_that_it_has_ended_and_why(begin: Any, command: str) -> None:
     run = begin(name="r", paused=True)
     run.stop("enough").wait(5)
