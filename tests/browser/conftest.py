@@ -1,4 +1,4 @@
-"""One JupyterLab and one Chromium for all of these tests, notebooks of their own, and no request that leaves the machine."""
+"""One JupyterLab for all of these tests, one Chromium for a module, notebooks of their own, and no request that leaves the machine."""
 
 import shutil
 import sys
@@ -24,7 +24,7 @@ def lab_server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright keeps an event loop in this thread: not longer than a module, other tests need it
 def chrome():
     """A headless Chromium."""
     if jupyter_lab.chromium() is None:
