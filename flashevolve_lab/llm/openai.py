@@ -21,6 +21,7 @@ from flashevolve_lab.errors import BadReply, ModelError, RateLimited, Refused, S
 from flashevolve_lab.llm.seam import Finish, Reply, Request
 from flashevolve_lab.llm.simulator import LABEL
 
+MOST = 100_000  # connections: the gateway is what limits (None would mean aiohttp's own 100)
 SECRET = 12  # a shorter key ("EMPTY", "x") is no secret: cutting it out would only spoil what models say
 HOSTED = "api.openai.com"
 RAW = 2000  # characters kept of an answer that cannot be used
@@ -180,7 +181,9 @@ class OpenAI:
                 api_key=self._key or "none",
                 max_retries=0,
                 timeout=self.timeout_s,
-                http_client=openai.DefaultAioHttpClient(limits=httpx2.Limits(max_connections=None)),  # the gateway limits
+                http_client=openai.DefaultAioHttpClient(
+                    limits=httpx2.Limits(max_connections=MOST, max_keepalive_connections=MOST)
+                ),  # the gateway limits
             )
         return self._clients[loop]
 
