@@ -194,6 +194,7 @@ def _commit(state: RunState, item: Item, stage: str, commit: Commit, rules: Rule
         verdict = _verdict(state, item, situation, commit, rules)
         if verdict.action != "discard" and verdict.action != "accept":
             verdict = Verdict("accept", f"already validated, so there is nothing to redo ({verdict.action}: {verdict.reason})")
+        events += _policy_failed(state, verdict)
         events.append(_judged(state, item, stage, "commit", situation, verdict, commit.artifact))
         if verdict.action == "discard":
             return [*events, ev.ItemEnded(item.id, "discarded", verdict.reason, commit.artifact), *_livelock(state, rules)]

@@ -167,6 +167,18 @@ def test_a_policy_that_fails_is_said_aloud_once(tmp_path: Path) -> None:
     assert len([e for e in of(run, ev.Warned) if e.kind == "policy"]) == 1
 
 
+def test_a_policy_that_fails_only_at_commit_is_said_aloud_too(tmp_path: Path) -> None:
+    class BrokenAtCommit:
+        def judge(self, item: lab.StaleItem) -> lab.Verdict:
+            if item.where == "commit":
+                raise KeyError("score")
+            return lab.Verdict("accept", "fine")
+
+    run = start(tmp_path, schedule=lab.Pipelined(8), staleness=BrokenAtCommit())
+    run.wait(30)
+    assert [e.kind for e in of(run, ev.Warned)].count("policy") == 1
+
+
 def test_a_run_may_be_stopped_when_it_has_ended_already(tmp_path: Path) -> None:
     run = start(tmp_path)
     run.wait(30)
