@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flashevolve_lab.algorithms import GEPA, Brief, Draft, Proposer, Record, Reflect
-from flashevolve_lab.core import Pace, StaleItem, Starts, Verdict
+from flashevolve_lab.algorithms import (
+    GEPA,
+    AdapterProposer,
+    Brief,
+    Draft,
+    MapReduce,
+    Merge,
+    Proposer,
+    Record,
+    Reflect,
+    Rejected,
+)
+from flashevolve_lab.core import Acceptance, Change, Gate, Load, Pace, Partial, Ruling, StaleItem, Starts, Verdict
 from flashevolve_lab.engine import Scaled, Virtual, Wall
 from flashevolve_lab.errors import (
     BadReply,
@@ -30,33 +41,57 @@ from flashevolve_lab.llm import (
     ConflictingRules,
     Faults,
     FixedLatency,
+    FunctionModel,
     IndependentRules,
     Limits,
+    NoModel,
     OpenAI,
     Reply,
     Request,
     Simulated,
     UnitingRules,
 )
-from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, Reflective, Sequential
+from flashevolve_lab.policies import (
+    Batched,
+    Complete,
+    Fixed,
+    Full,
+    Guarded,
+    Pipelined,
+    RateBalanced,
+    Reflective,
+    Repeated,
+    Sequential,
+    ServerAware,
+    Speculative,
+    Strict,
+    Tolerant,
+)
 from flashevolve_lab.runs import Best, Budget, Run, Status, compare, resume, start
 from flashevolve_lab.runs import list_runs as runs
 from flashevolve_lab.runs import open_run as open
-from flashevolve_lab.tasks import Prompt, Score, Task, quick, simulated_task
+from flashevolve_lab.tasks import Prompt, Score, Task, ask, quick, simulated_task, task_from_adapter
 
 if TYPE_CHECKING:
     from flashevolve_lab.algorithms.bank import InstructionBank
     from flashevolve_lab.llm.local import local_model
     from flashevolve_lab.llm.simulated_server import simulated_server
+    from flashevolve_lab.llm.vllm import vllm
     from flashevolve_lab.runs.showing import dashboard
     from flashevolve_lab.tasks.datasets import load_task
+    from flashevolve_lab.tasks.from_dspy import best_program, task_from_dspy
+    from flashevolve_lab.views import batched_runtime
 
 _ON_USE = {
     "dashboard": "flashevolve_lab.runs.showing",
     "InstructionBank": "flashevolve_lab.algorithms.bank",
+    "batched_runtime": "flashevolve_lab.views",
     "load_task": "flashevolve_lab.tasks.datasets",
     "local_model": "flashevolve_lab.llm.local",
+    "best_program": "flashevolve_lab.tasks.from_dspy",
+    "task_from_dspy": "flashevolve_lab.tasks.from_dspy",
     "simulated_server": "flashevolve_lab.llm.simulated_server",
+    "vllm": "flashevolve_lab.llm.vllm",
 }
 
 
@@ -70,9 +105,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "GEPA", "LLM", "BadReply", "Batched", "Batching", "Best", "Brief", "Budget", "BudgetSpent", "ConflictingRules", "Draft",
-    "Faults", "FixedLatency", "Full", "Guarded", "IndependentRules", "InstructionBank", "InvariantError", "LabError", "Limits", "LogError",
-    "ModelError", "OpenAI", "Pace", "Pipelined", "Prompt", "Proposer", "RateLimited", "Record", "Reflect", "Reflective", "Refused", "Reply",
-    "Request", "Run", "RunError", "Scaled", "Score", "Sequential", "SetupError", "Simulated", "StaleItem", "Starts", "Status",
-    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "compare", "dashboard", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "start",
+    "MapReduce", "Tolerant", "Strict", "Repeated", "Rejected", "Merge", "Gate", "Acceptance", "GEPA", "AdapterProposer", "FunctionModel", "NoModel", "LLM", "BadReply", "Batched", "Batching", "Best", "Brief", "Budget", "BudgetSpent", "Change", "Complete", "ConflictingRules", "Draft",
+    "Faults", "Fixed", "FixedLatency", "Full", "Guarded", "IndependentRules", "InstructionBank", "InvariantError", "LabError", "Limits", "Load", "LogError",
+    "ModelError", "OpenAI", "Pace", "Partial", "Pipelined", "Prompt", "Proposer", "RateBalanced", "RateLimited", "Record", "Reflect", "Reflective", "Refused", "Reply",
+    "Request", "Ruling", "Run", "RunError", "Scaled", "Score", "Sequential", "ServerAware", "SetupError", "Simulated", "Speculative", "StaleItem", "Starts", "Status",
+    "Task", "Transient", "UnitingRules", "Verdict", "Virtual", "Wall", "batched_runtime", "ask", "best_program", "compare", "dashboard", "load_task", "local_model", "open", "quick", "resume", "runs", "simulated_server", "simulated_task", "task_from_adapter", "task_from_dspy", "start", "vllm",
 ]  # fmt: skip

@@ -34,9 +34,10 @@ from flashevolve_lab.core.events import (
     RunStopped,
     SettingChanged,
     StalenessJudged,
+    WorkersReviewed,
 )
 from flashevolve_lab.engine import Clock, Shell
-from flashevolve_lab.policies import Policies
+from flashevolve_lab.policies import Policies, describe
 
 ENDS = (JobFinished, JobFailed, JobAbandoned, JobLost)
 SCHEDULES: Mapping[str, Any] = {
@@ -44,7 +45,11 @@ SCHEDULES: Mapping[str, Any] = {
     "batched": lab.Batched(2, 2),
     "pipelined": lab.Pipelined(6),
     "deep": lab.Pipelined(24),
+    "auto": lab.Pipelined("auto", least=2, most=24),
 }
+WORKERS: Sequence[Any] = (
+    lab.Fixed(), lab.RateBalanced(every_s=1.0, most=6), lab.ServerAware(every_s=1.0, patience=1, pause=0, waste=0.05),
+)  # fmt: skip
 STALENESS: Sequence[Any] = (
     lab.Full(), lab.Guarded(0), lab.Guarded(1, beyond="update"), lab.Guarded(1, paper=True), lab.Reflective(),
 )  # fmt: skip
@@ -244,28 +249,33 @@ def test_replay_is_live(tmp_path: Path, schedule: str, faults: lab.Faults) -> No
     check_every_prefix(replayed.entries)
 
 
+@pytest.mark.parametrize("controlled", [False, True], ids=["fixed", "controlled"])
 @pytest.mark.parametrize("clock", [lab.Virtual(), lab.Wall()], ids=["virtual", "wall"])
 @pytest.mark.parametrize("faults", [NO_FAULTS, FAULTS], ids=["no faults", "faults"])
-def test_recorded_inputs_decided_again_give_the_same_events(clock: Clock, faults: lab.Faults) -> None:
+def test_recorded_inputs_decided_again_give_the_same_events(clock: Clock, faults: lab.Faults, controlled: bool) -> None:
     fast = lab.FixedLatency(task_s=0.002, reflection_s=0.01, slots=8)
     hangless = dataclasses.replace(faults, hang=0.0, retry_after_s=0.01)
     world = World(clock=clock, faults=hangless, budget={"metric_calls": 120})
+    if controlled:  # the smallest time between reviews is that of the worker policy
+        workers = describe(lab.ServerAware(every_s=0.02, patience=1, pause=0))
+        world = dataclasses.replace(world, schedule=SCHEDULES["auto"], settings={"workers": workers})
     ran = (world if isinstance(clock, lab.Virtual) else dataclasses.replace(world, speed=fast)).run()
     assert ran.shell.recorded is not None
     state, again = RunState(), list[Event]()
 
-    def enter(events: list[Event]) -> None:
+    def enter(events: list[Event], at: float) -> None:
         for event in events:
-            apply(state, Entry(state.seq + 1, 0.0, event))
+            apply(state, Entry(state.seq + 1, at, event))
             again.append(event)
 
     for at, given in ran.shell.recorded:
         for one in given:
-            enter(decide(state, one, at, ran.rules))
+            enter(decide(state, one, at, ran.rules), at)
         if not isinstance(given[0], inputs.CallWanted):  # asked for in the middle of a turn, nothing is planned
             while events := plan(state, at, ran.rules):
-                enter(events)
+                enter(events, at)
     assert again == ran.events
+    assert controlled == bool(ran.of(WorkersReviewed))
 
 
 # --- two clocks -----------------------------------------------------------------------------------------------------------
@@ -348,14 +358,18 @@ def any_world(number: int) -> World:
     chosen = random.sample(sorted(budgets), random.randint(1, 3))
     if not {"metric_calls", "llm_calls", "tokens", "proposals"} & set(chosen):
         chosen.append("proposals")
+    drawn = random.choice(
+        [lab.Sequential(), lab.Batched(random.randint(1, 3), random.randint(1, 3)), lab.Pipelined(random.randint(1, 20))]
+    )
     return World(
-        schedule=random.choice(
-            [lab.Sequential(), lab.Batched(random.randint(1, 3), random.randint(1, 3)), lab.Pipelined(random.randint(1, 20))]
-        ),
+        schedule=drawn if number % 4 else SCHEDULES["auto"],
         staleness=random.choice(STALENESS),
         budget={name: budgets[name] for name in chosen},
         faults=random.choice([NO_FAULTS, FAULTS]),
-        settings={"slots": random.choice([{}, {"validate": 1}, {"rollout": 1, "propose": 2}])},
+        settings={
+            "slots": random.choice([{}, {"validate": 1}, {"rollout": 1, "propose": 2}]),
+            "workers": describe(WORKERS[number % len(WORKERS)]),
+        },
         minibatch=random.randint(1, 4),
         seed=number,
     )
@@ -379,6 +393,7 @@ def steered_world(number: int) -> World:
         lambda: inputs.Step(random.randint(1, 3), random.choice(["", "validate", "rollout"])),
         lambda: inputs.SetKnobs({"schedule": policies.live(random.choice(list(SCHEDULES.values())))}),
         lambda: inputs.SetKnobs({"staleness": policies.live(random.choice([lab.Full(), lab.Guarded(0)]))}),
+        lambda: inputs.SetKnobs({"workers": describe(random.choice(WORKERS))}),
         lambda: inputs.SetKnobs({"slots": random.choice([{}, {"validate": 1}, {"gate": 2}])}),
         lambda: inputs.SetKnobs({"budget": {"metric_calls": random.randint(300, 400)}}),
         lambda: inputs.SetKnobs({"concurrency": random.randint(1, 20)}),

@@ -5,7 +5,7 @@ Owns `Bench`, `Worker` and `Trouble`. One rule a change must keep: work reports 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -37,12 +37,34 @@ class Bench(Protocol):
         """The item this job works on."""
         ...
 
+    @property
+    def also(self) -> Sequence[Item]:
+        """Further items this job works on together with it (a join)."""
+        ...
+
+    @property
+    def first(self) -> Sequence[int]:
+        """The examples of this job's speculative prefix: to be scored first."""
+        ...
+
+    def release(self, result: Mapping[str, Any], why: str) -> None:
+        """Hand the item on with this partial result. The job goes on with its tail in the same slot; what it returns is recorded."""
+        ...
+
+    async def late(self, most: int) -> tuple[str, ...]:
+        """Open a window: the late reflections on the item's component that it takes in (raw replies), ``most`` at most."""
+        ...
+
     async def score(self, artifact: str, split: str, examples: Sequence[int]) -> dict[int, Sample]:
         """Run and score an artifact on examples of ``"train"`` or ``"val"``, all at once; those that failed are missing."""
         ...
 
     def asker(self, role: str, key: str) -> Asker:
         """A way to call the model of this role; ``key`` names the call inside this job."""
+        ...
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A function of the user's, in a thread when it is not async."""
         ...
 
     def draw(self, use: str) -> Random:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
 from flashevolve_lab.algorithms.proposing import Record
 
@@ -44,9 +45,14 @@ def fitted(records: Sequence[Record], room: int | None) -> Evidence:
 def rendered(records: Sequence[Record]) -> str:
     """Rollouts as the reflection reads them."""
     return "\n\n".join(
-        f"## Example {i}\nInput:\n{r.input}\n\nAnswer:\n{r.output}\n\nScore: {r.score:g}\nFeedback: {r.feedback}"
+        f"## Example {i}\nInput:\n{r.input}\n\nAnswer:\n{r.output}\n\n{_told(r.score)}Feedback: {r.feedback}"
         for i, r in enumerate(records, 1)
     )
+
+
+def _told(score: float) -> str:
+    """A line with the score, unless it is not known."""
+    return "" if isnan(score) else f"Score: {score:g}\n"
 
 
 def _told_once(records: Sequence[Record]) -> tuple[str, list[Record]]:

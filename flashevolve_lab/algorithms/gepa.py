@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
+from flashevolve_lab.algorithms import merging, partials, trials
 from flashevolve_lab.algorithms.bench import Bench
+from flashevolve_lab.algorithms.combining import Joiner, MapReduce
+from flashevolve_lab.algorithms.distilling import companions, distilled
 from flashevolve_lab.algorithms.forecast import tokens_of_a_call
+from flashevolve_lab.algorithms.from_gepa import from_gepa
 from flashevolve_lab.algorithms.gepa_work import GEPAWork, not_cached
-from flashevolve_lab.algorithms.patching import Patcher, Reconcile
+from flashevolve_lab.algorithms.merging import Merge
+from flashevolve_lab.algorithms.patching import Distiller, Patcher, Reconcile
 from flashevolve_lab.algorithms.proposing import Proposer
 from flashevolve_lab.algorithms.reflecting import Reflect
 from flashevolve_lab.algorithms.sampling import next_minibatch
@@ -25,7 +29,9 @@ from flashevolve_lab.core import (
     Commit,
     Graph,
     Item,
+    Job,
     NewItem,
+    Partial,
     Route,
     RunState,
     Situation,
@@ -35,7 +41,17 @@ from flashevolve_lab.core import (
     content_hash,
     draw,
 )
-from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemMade, ItemQueued, Patched, Warned
+from flashevolve_lab.core.events import (
+    ArtifactMade,
+    Event,
+    Gated,
+    ItemEnded,
+    ItemMade,
+    ItemQueued,
+    Patched,
+    SampleScored,
+    Warned,
+)
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.tasks import Task
 
@@ -57,33 +73,45 @@ class GEPA:
 
     Args:
         minibatch: Examples of the train set a proposal is made from and gated on, ≥ 1.
-        proposer: Rewrites a component; the default `Reflect` asks the reflection model.
+        proposer: Rewrites a component; the default `Reflect` asks the reflection model; `MapReduce` joins several reflections.
         patcher: Rewrites a stale text for the current version when a policy orders ``patch``; the default is `Reconcile`.
         cache: Never run the same text twice on the same example of the same split.
         skip_perfect: A minibatch the parent already solves ends the proposal before it costs a reflection.
         min_coverage: Smallest share of the validation set that must have been scored for a commit, in (0, 1]. What could not be
             scored (a provider's failure, after retries) is missing, not zero.
+        merge: Crossover of front artifacts (tasks of several components), or None.
+        remember: Rejected texts that a reflection is told of, so that it does not propose them again; 0 (GEPA as published): none.
     """
 
     minibatch: int = 3
-    proposer: Proposer = field(default_factory=Reflect)
+    proposer: Proposer | Joiner = field(default_factory=Reflect)
     patcher: Patcher = field(default_factory=Reconcile)
     cache: bool = True
     skip_perfect: bool = True
     min_coverage: float = 0.95
+    merge: Merge | None = None
+    remember: int = 0
+
+    from_gepa = classmethod(from_gepa)
 
     def __post_init__(self) -> None:
         if not isinstance(self.minibatch, int) or isinstance(self.minibatch, bool) or self.minibatch < 1:
             raise SetupError(f"GEPA(minibatch=…): expected an integer of at least 1; got {self.minibatch!r}")
         if not 0 < self.min_coverage <= 1:
             raise SetupError(f"GEPA(min_coverage=…): expected a share in (0, 1]; got {self.min_coverage!r}")
-        if not hasattr(self.proposer, "propose"):
+        if not isinstance(self.remember, int) or isinstance(self.remember, bool) or self.remember < 0:
+            raise SetupError(f"GEPA(remember=…): expected an integer of at least 0; got {self.remember!r}")
+        if self.merge is not None and not isinstance(self.merge, Merge):
+            raise SetupError(f"GEPA(merge=…): expected lab.Merge(most, subsample) or None; got {self.merge!r}")
+        if not hasattr(self.proposer, "propose") and not isinstance(self.proposer, Joiner):
             raise SetupError(f"GEPA(proposer=…): expected an object with propose(brief, llm); got {self.proposer!r}")
 
     def bind(self, task: Task, seed: int) -> BoundGEPA:
         """The algorithm for this task."""
         if self.minibatch > len(task.train):
             raise SetupError(f"GEPA(minibatch={self.minibatch}) is larger than the train set of {len(task.train)} examples")
+        if self.merge is not None:
+            merging.check_components(list(task.components))
         return BoundGEPA(self, task, seed)
 
     def describe(self) -> dict[str, Any]:
@@ -96,6 +124,8 @@ class GEPA:
             "min_coverage": self.min_coverage,
             "proposer": _described(self.proposer),
             "patcher": _described(self.patcher),
+            **({"merge": self.merge.describe()} if self.merge else {}),  # not in logs of runs without: they stay resumable
+            **({"remember": self.remember} if self.remember else {}),
         }
 
     def forecast(self, task: Task, budget: Mapping[str, float]) -> tuple[float, str]:
@@ -144,6 +174,9 @@ class BoundGEPA:
 
     def begin(self, state: RunState, drawn: Sequence[Item], parent: str | None) -> NewItem | None:
         """A parent from the front, its next component, and a minibatch no proposal in flight is using."""
+        merge = merging.begun(state, self.settings.merge, self.run_seed) if parent is None and not drawn else None
+        if merge is not None:
+            return merge
         id = state.next_id("p", len(drawn))
         if parent is None:
             parent = state.pool.choose(draw(self.run_seed, id, "parent"))
@@ -171,6 +204,12 @@ class BoundGEPA:
         match stage:
             case "rollout":
                 wanted = [(item.data["parent"], "train", item.data["minibatch"])]
+            case "gate" if item.kind == "merge":
+                wanted = [(item.data["child"], "val", item.data["subsample"])]
+            case "gate" if round := item.data.get("round"):
+                if not round["fresh"]:
+                    return Spend(metric_calls=2 * len(round["examples"]))
+                wanted = [(item.data[who], "train", round["examples"]) for who in ("parent", "child")]
             case "gate":
                 wanted = [(item.data["child"], "train", item.data["minibatch"])]
                 if item.data.get("rebased"):
@@ -192,9 +231,12 @@ class BoundGEPA:
         waiting = sum(1 for item in state.items.values() if item.data.get("gain", 0) > 0 and not self._validating(state, item))
         undecided = sum(1 for item in state.items.values() if item.kind == "proposal" and not item.gated)
         passed, failed = state.counts["gate passed"], state.counts["gate failed"]
-        expected = waiting + undecided * (passed + 1) / (passed + failed + 5)
+        validated = state.counts["committed"] + state.counts["outdone"] + state.counts["rolled_back"]
+        spared = state.counts["distilled"] + state.counts["discarded"]  # passed their gate, and cost no validation of their own
+        expected = (waiting + undecided * (passed + 1) / (passed + failed + 5)) * (validated + 2) / (validated + spared + 2)
         own = 2 * self.settings.minibatch + len(self.task.val)
-        return Spend(metric_calls=own + int(expected * len(self.task.val)), llm_calls=1)
+        calls = self.settings.proposer.calls(self.settings.minibatch) if isinstance(self.settings.proposer, MapReduce) else 1
+        return Spend(metric_calls=own + int(expected * len(self.task.val)), llm_calls=calls)
 
     @staticmethod
     def _validating(state: RunState, item: Item) -> bool:
@@ -204,12 +246,16 @@ class BoundGEPA:
     def route(self, state: RunState, item: Item, stage: str, result: Mapping[str, Any]) -> Sequence[Route]:
         """Where an item goes after each stage."""
         match stage:
+            case "rollout" if "seen" in result:
+                return self._after_part_of_rollout(item, result)
             case "rollout":
                 return self._after_rollout(item, result["scores"])
             case "propose":
                 return self._after_propose(state, item, result["text"])
             case "gate":
-                return self._after_gate(item, result)
+                return self._after_gate(state, item, result)
+            case "patch" if "items" in result:
+                return distilled(state, result)
             case "patch":
                 return self._after_patch(state, item, result)
             case _:
@@ -219,6 +265,10 @@ class BoundGEPA:
         if self.settings.skip_perfect and all(score >= self.task.perfect for score in scores):
             return [ItemEnded(item.id, "skipped", "its parent is perfect on this minibatch: no child can do better")]
         return [ItemQueued(item.id, "propose", {"scores": list(scores)})]
+
+    def _after_part_of_rollout(self, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
+        """The proposal starts from the examples ``seen``; the gate later takes all that the parent has been scored on by then."""
+        return [ItemQueued(item.id, "propose", {"scores": list(result["scores"]), "seen": list(result["seen"])})]
 
     def _after_propose(self, state: RunState, item: Item, text: str) -> Sequence[Route]:
         parent = state.artifacts[item.data["parent"]]
@@ -230,15 +280,10 @@ class BoundGEPA:
         made = ArtifactMade(child, components, hash, (parent.id,), "reflection", item.data["component"], item.id)
         return [made, ItemQueued(item.id, "gate", {"child": child})]
 
-    def _after_gate(self, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
-        parent_sum, child_sum = fsum(result["parent"]), fsum(result["child"])  # exact: no win by the order of rounding
-        passed = child_sum > parent_sum
-        child = item.data["child"]
-        first = item.kind == "proposal" and not item.gated
-        gated = Gated(item.id, child, item.data["parent"], passed, first, parent_sum, child_sum)
-        if passed:
-            return [gated, ItemQueued(item.id, "validate")]
-        return [gated, ItemEnded(item.id, "rejected", f"{child_sum:g} is not above {parent_sum:g} on the minibatch", child)]
+    def _after_gate(self, state: RunState, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
+        if item.kind == "merge":
+            return merging.after_gate(state, item, result)
+        return [trials.tried(item, result, seed=self.run_seed, n_train=len(self.task.train))]
 
     def _after_patch(self, state: RunState, item: Item, result: Mapping[str, Any]) -> Sequence[Route]:
         """The reflection's verdict: on to validation as it is, to the gate as a new text for the counterpart, or out."""
@@ -271,6 +316,34 @@ class BoundGEPA:
             return [ItemEnded(item.id, "failed", reason, child)]
         return [Commit(item.id, child, {e: sample.score for e, sample in samples.items()}, n)]
 
+    def prefix(self, state: RunState, item: Item, stage: str, share: float, rounds: int) -> Sequence[int]:
+        """The validation examples scored first; the seed has no prefix."""
+        if stage != "validate" or item.kind == "seed":
+            return ()
+        return partials.prefix_of(state.pool, len(self.task.val), self.task.perfect, share, rounds)
+
+    def partial(self, state: RunState, job: Job, given: SampleScored) -> tuple[Partial, Mapping[int, float]] | None:
+        """How far a rollout, a gate or a validation has come."""
+        match job.stage:
+            case "rollout":
+                return partials.on_minibatch(state, job, given, self.task.perfect)
+            case "gate":
+                return partials.at_gate(state, job, given, self.task.perfect)
+            case "validate":
+                return partials.in_validation(state, job, given, len(self.task.val), self.task.perfect)
+            case _:
+                return None
+
+    def outdone(self, state: RunState, item: Item, stage: str, partial: Partial, why: str) -> Sequence[Route]:
+        """A child that cannot pass its gate is rejected; one that cannot win on the validation set is outdone."""
+        child = item.data["child"]
+        if stage != "gate":
+            return [ItemEnded(item.id, "outdone", why, child)]
+        first = item.kind == "proposal" and not item.gated
+        n = partial.wanted
+        gated = Gated(item.id, child, item.data["parent"], False, first, n * partial.bar, n * partial.reach, bound=True)
+        return [gated, ItemEnded(item.id, "rejected", why, child)]
+
     def situation(self, state: RunState, item: Item) -> Situation:
         """Gap, touched, superseded and the counterpart, as the front stands now."""
         if item.kind == "seed":
@@ -282,7 +355,8 @@ class BoundGEPA:
         heirs = [m for m in siblings if m.component == item.data["component"] and won and not won & ~front.get(m.id, 0)]
         facts = [f"its parent {parent} lost {lost.bit_count()} of {won.bit_count()} front wins"] if lost else []
         facts += [f"siblings joined: {', '.join(m.id for m in siblings)}"] if siblings else []
-        facts += [f"its parent {parent} left the front"] if parent not in front else []
+        facts += [f"its parent {parent} left the front"] if parent not in front and parent in pool.members else []
+        facts += [f"its parent {parent} was rolled back"] if parent not in pool.members else []
         facts += [f"{heirs[0].id} changed the same component and wins all its parent won"] if heirs else []
         return Situation(
             gap=pool.gap(item.base, item.batch),
@@ -290,6 +364,7 @@ class BoundGEPA:
             superseded=parent not in front or bool(heirs),
             why="; ".join(facts) or "nothing it was made from has changed",
             counterpart=self._counterpart(front, parent, won),
+            best=best.id if (best := pool.best()) else "",
         )
 
     @staticmethod
@@ -300,7 +375,7 @@ class BoundGEPA:
 
     def stale_item(self, state: RunState, item: Item, situation: Situation, commit: Commit | None) -> StaleItem:
         """What a staleness policy gets to see of an item."""
-        best, parent = state.pool.best(), state.pool.members[item.data["parent"]]
+        best, parent = state.pool.best(), state.pool.members.get(item.data["parent"])
         assert best is not None
         return StaleItem(
             item=item.id,
@@ -311,14 +386,20 @@ class BoundGEPA:
             superseded=situation.superseded,
             updates=item.updates,
             gain=float(item.data.get("gain", 0.0)),
-            parent_score=parent.mean,
+            parent_score=parent.mean if parent else 0.0,  # rolled back
             best_score=best.mean,
             score=sum(commit.scores.values()) / len(commit.scores) if commit and commit.scores else None,
             base=item.base,
             version=state.pool.version,
             load=len(state.calls) / max(1, int(state.settings.get("concurrency") or 1)),
-            patching=len(state.queues["patch"]) + len(state.slots["patch"]),
+            patching=len(state.queues["patch"]) + sum(len(state.jobs[job].items) for job in state.slots["patch"].values()),
+            parent=str(item.data["parent"]),
+            best=best.id,
         )
+
+    def companions(self, state: RunState, item: Item, stage: str) -> Sequence[str] | None:
+        """Stale items of the same component, where the patcher can read several at once."""
+        return companions(state, item) if stage == "patch" and isinstance(self.settings.patcher, Distiller) else None
 
     def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
         """A person's text, gated against its parent on the next minibatch."""
@@ -348,6 +429,8 @@ class BoundGEPA:
 
     def update(self, state: RunState, item: Item, situation: Situation) -> Sequence[Route]:
         """Graft the changed component onto the counterpart, and gate it again on the same minibatch."""
+        if item.kind == "merge":
+            return merging.updated(state, item, situation)
         counterpart, child = state.artifacts[situation.counterpart], state.artifacts[item.data["child"]]
         component = item.data["component"]
         components = {**counterpart.components, component: child.components[component]}

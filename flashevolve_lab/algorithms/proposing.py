@@ -7,8 +7,8 @@ the raw reply kept; it never becomes an artifact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
@@ -17,12 +17,30 @@ from flashevolve_lab.tasks import Asker
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One rollout as the reflection reads it: ``input`` and ``output`` as text, ``score``, ``feedback`` of the metric."""
+    """One rollout as the reflection reads it: ``input`` and ``output`` as text, ``score``, ``feedback`` of the metric.
+
+    ``example``: its place in the train set (-1: none). A ``score`` that is NaN is not known, and not told.
+    """
 
     input: str
     output: str
     score: float
     feedback: str
+    example: int = field(default=-1, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A text for this component that was proposed before and did not pass its gate.
+
+    ``difference``: its lines against the text it was made from ("+ " added, "- " taken out), shortened. ``score``, ``bar``: its sum
+    on the examples of its gate and the sum it had to exceed (``bound``: the score is the most it could have reached).
+    """
+
+    difference: str
+    score: float
+    bar: float
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +52,14 @@ class Brief:
         component: The name of the one to rewrite.
         records: The parent's rollouts on the minibatch.
         draw: A random stream of this proposal's own (keyed, so the order of completion changes nothing).
+        rejected: What was tried on this component of this parent, and of what it was made from, the newest first; bounded.
     """
 
     components: Mapping[str, str]
     component: str
     records: tuple[Record, ...]
     draw: Random
+    rejected: tuple[Rejected, ...] = ()
 
     @property
     def current(self) -> str:
@@ -59,8 +79,12 @@ class Draft:
 class Proposer(Protocol):
     """Rewrites one component. Calls made through ``llm`` go to the reflection model, limited, retried and charged."""
 
-    async def propose(self, brief: Brief, llm: Asker) -> Draft:
-        """The new text. Raises `BadReply` (with the raw text) when the model gave none that can be used."""
+    def propose(self, brief: Brief, llm: Asker) -> Awaitable[Draft] | Draft:
+        """The new text; usually ``async``. Raises `BadReply` (with the raw text) when the model gave none that can be used.
+
+        One that waits for something else than ``llm`` may be a plain function: it runs in a thread, calls ``llm.ask(…)`` there, and
+        returns a `Draft`, or an awaitable of one that is then awaited on the engine's loop.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:

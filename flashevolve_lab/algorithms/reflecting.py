@@ -13,6 +13,7 @@ from typing import Any
 
 from flashevolve_lab.algorithms.fitting import Evidence, fitted
 from flashevolve_lab.algorithms.proposing import Brief, Draft
+from flashevolve_lab.algorithms.remembering import told
 from flashevolve_lab.errors import BadReply, Refused, SetupError
 from flashevolve_lab.llm import Reply
 from flashevolve_lab.tasks import Asker
@@ -59,20 +60,22 @@ class Reflect:
         answer = min(self.max_tokens, llm.context_tokens // 4) if llm.context_tokens else self.max_tokens
         room = self._room(brief, llm.context_tokens, answer)
         for attempt in range(FITS):
-            evidence = fitted(brief.records, room)
+            memory = told(brief.rejected, None if room is None else room // 4)
+            evidence = fitted(brief.records, None if room is None else room - len(memory))
+            prompt = self.render(brief, evidence, memory)
             try:
-                reply = await llm.complete(self.render(brief, evidence), max_tokens=answer, temperature=self.temperature)
+                reply = await llm.complete(prompt, max_tokens=answer, temperature=self.temperature)
             except Refused as error:
                 if attempt == FITS - 1 or not _TOO_LONG.search(str(error)):
                     raise
-                room = len(evidence.text) // 2
+                room = (len(evidence.text) + len(memory)) // 2
             else:
                 return Draft(extract(reply), reply.text, evidence.note)
         raise AssertionError("unreachable")
 
-    def render(self, brief: Brief, evidence: Evidence) -> str:
-        """The prompt as sent."""
-        parts = {"{component}": brief.component, "{current}": fenced(brief.current), "{records}": evidence.text}
+    def render(self, brief: Brief, evidence: Evidence, memory: str = "") -> str:
+        """The prompt as sent; what was rejected before (``memory``) follows the records."""
+        parts = {"{component}": brief.component, "{current}": fenced(brief.current), "{records}": evidence.text + memory}
         return re.sub(r"\{component\}|\{current\}|\{records\}", lambda match: parts[match[0]], self.prompt)
 
     def _room(self, brief: Brief, context_tokens: int | None, answer: int) -> int | None:

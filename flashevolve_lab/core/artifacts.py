@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, Literal
 
 Origin = Literal["seed", "reflection", "update", "patch", "merge", "human"]
@@ -96,7 +97,12 @@ class Item:
 
 @dataclass(slots=True)
 class Job:
-    """One unit of work of a stage, occupying a worker slot. ``reserved`` is what it may still spend."""
+    """One unit of work of a stage, occupying a worker slot. ``reserved`` is what it may still spend.
+
+    ``first``: the examples of its speculative prefix. ``released``: its item has gone on; what runs is its tail.
+    ``open``: names of its calls that missed the window of a join, on the component ``topic``.
+    ``also``: further items it works on together with ``item``, the first of them.
+    """
 
     id: str
     stage: str
@@ -106,6 +112,16 @@ class Job:
     started_at: float
     reserved: Spend
     stepped: bool = False
+    first: tuple[int, ...] = ()
+    released: bool = False
+    topic: str = ""
+    open: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """All it works on, the first one first."""
+        return self.item, *self.also
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +161,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a staleness policy orders, and why in words."""
+    """What a staleness policy orders, and why in words. ``onto``: what a ``patch`` writes the text for (see `Situation`)."""
 
     action: Literal["accept", "update", "patch", "discard"]
     reason: str
+    onto: Literal["counterpart", "best"] = "counterpart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +184,7 @@ class StaleItem:
         base, version: Its base version and the version now.
         load: Calls in flight as a share of the limit, 0 … 1: near 1 the server is saturated.
         patching: Stale items that wait for, or are in, the patch stage.
+        parent, best: Ids of what it was made from, and of the pool's best.
     """
 
     item: str
@@ -184,17 +202,122 @@ class StaleItem:
     version: int
     load: float = 0.0
     patching: int = 0
+    parent: str = ""
+    best: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A child that did not pass its gate: its id and both sums (``bound``: the child's is the most it could have reached)."""
+
+    artifact: str
+    parent_sum: float
+    child_sum: float
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How a child and its parent scored on the same examples: all an acceptance policy gets to see.
+
+    Attributes:
+        item: Its id; ``kind``: what it is ("proposal", "human").
+        parent, child: A tuple of scores for each round, the first round on the item's minibatch; example by example the same.
+    """
+
+    item: str
+    kind: str
+    parent: tuple[tuple[float, ...], ...]
+    child: tuple[tuple[float, ...], ...]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds run so far, ≥ 1."""
+        return len(self.child)
+
+    @property
+    def parent_sum(self) -> float:
+        """The parent's sum over all rounds, exact: no win by the order of rounding."""
+        return fsum(score for scores in self.parent for score in scores)
+
+    @property
+    def child_sum(self) -> float:
+        """The child's sum over all rounds, exact."""
+        return fsum(score for scores in self.child for score in scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What an acceptance policy orders, and why in words: pass, or not; or ``again``, one more round before it decides.
+
+    ``fresh``: the further round is on examples that this gate has not seen; else both texts run once more on the minibatch.
+    """
+
+    passed: bool
+    reason: str
+    again: bool = False
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where an item stands against the pool now: gap, touched, superseded, why in words, and its current counterpart."""
+    """Where an item stands against the pool now: gap, touched, superseded, why in words, its current counterpart, the pool's best."""
 
     gap: int
     touched: bool
     superseded: bool
     why: str
     counterpart: str
+    best: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """How far a job has come with its examples: all a completion policy gets to see.
+
+    Attributes:
+        stage: ``"rollout"``, ``"gate"`` or ``"validate"``.
+        scored, wanted: Examples scored so far, and in all. A partial score carries its coverage; missing is not zero.
+        score: Mean over those scored so far.
+        reach: The highest mean still possible: every other example at the task's perfect value. A bound, never a score.
+        bar: Mean that has to be exceeded: the parent's on the minibatch (gate), the best artifact's on the validation set
+            (validate).
+        parent: The parent's mean on the whole validation set (validate).
+        alone: Validation examples on which it could still be better than everything in the pool.
+        prefix, prefix_wanted: Of the speculative prefix: examples scored, and in all (0: none is used).
+        prefix_score, prefix_parent, prefix_best: On the scored part of the prefix: its own mean, its parent's, the best's.
+        flawless: All scored so far are perfect.
+        provisional: It is in the pool already, provisionally.
+    """
+
+    stage: str
+    scored: int
+    wanted: int
+    score: float
+    reach: float = 1.0
+    bar: float = 1.0
+    parent: float = 1.0
+    alone: int = 1
+    prefix: int = 0
+    prefix_wanted: int = 0
+    prefix_score: float = 0.0
+    prefix_parent: float = 0.0
+    prefix_best: float = 0.0
+    flawless: bool = False
+    provisional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a completion policy orders, and why in words.
+
+    ``wait``; ``release``: the item goes on with what there is, the tail keeps running (rollout); ``insert``: into the pool,
+    provisionally, to stay if its full mean exceeds that of ``rival`` (validate); ``stop``: it can no longer win (gate, validate).
+    """
+
+    action: Literal["wait", "release", "insert", "stop"]
+    reason: str = ""
+    rival: Literal["parent", "best"] = "parent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +338,104 @@ class Starts:
 
 
 @dataclass(frozen=True, slots=True)
+class StageLoad:
+    """A stage since the last review.
+
+    Attributes:
+        slots: Worker slots it has now; ``by_hand``: a person set them, so no policy changes them.
+        busy, waiting: Slots in use and items in front of it, as time averages. In front of the first stage also the proposals
+            that the schedule would start.
+        rate: Jobs finished a minute.
+    """
+
+    stage: str
+    slots: int
+    busy: float = 0.0
+    waiting: float = 0.0
+    rate: float = 0.0
+    by_hand: bool = False
+
+    @property
+    def wait_s(self) -> float:
+        """Mean seconds that an item waits here (Little's law); 0 where nothing was done."""
+        return 60.0 * self.waiting / self.rate if self.rate else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """The run's server since the last review; where roles have servers of their own, the busiest of them.
+
+    Attributes:
+        busy: Calls in flight as a share of the calls that may be, time average. ``lately``: the same over the last reviews at the
+            depth in force.
+        calls: Calls that may be in flight at each server: the setting "concurrency"; ``ceiling``: as a person last set it.
+        lowered: A server is given fewer for now (429, missed deadlines).
+        backlog: Calls that running jobs still have to make and that are not in flight, now: they wait for a slot.
+        refused: 429s. ``latency_s``: mean seconds of an answered call; ``slowdown``: as a multiple of the lowest mean so far, ≥ 1.
+        running, waiting, kv_cache: What the fullest server last said of itself: requests in service and waiting, share of its KV
+            cache in use (0..1); None where it says nothing.
+    """
+
+    busy: float = 0.0
+    lately: float = 0.0
+    calls: int = 64
+    ceiling: int = 64
+    lowered: bool = False
+    backlog: int = 0
+    refused: int = 0
+    latency_s: float = 0.0
+    slowdown: float = 1.0
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All a worker policy (and a schedule that finds its own depth) gets to see.
+
+    Attributes:
+        seconds: Lab seconds since the last review.
+        stages: In the order of the work.
+        depth: Proposals that may be in flight now; ``in_flight``: that were, time average.
+        proposals, accepted, discarded, tokens: Since the last review; discarded for staleness.
+    """
+
+    seconds: float
+    stages: tuple[StageLoad, ...]
+    server: ServerLoad
+    depth: int
+    in_flight: float
+    proposals: int = 0
+    accepted: int = 0
+    discarded: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a review would like: ``to`` slots of a stage, or ``to`` as the "depth" or the "concurrency"; and why in words.
+
+    It is made once ``after`` reviews in a row wanted it in the same direction and more than ``pause`` reviews passed since it last
+    changed. Each change against the direction of the one before doubles ``after`` for the next one.
+    """
+
+    what: str
+    to: int
+    why: str
+    after: int = 1
+    pause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NewItem:
-    """A fresh item as an algorithm draws it, before it has an id."""
+    """A fresh item as an algorithm draws it, before it has an id. ``artifact``: a text that is made with it (a merge)."""
 
     kind: str
     stage: str
     base: int
     data: Mapping[str, Any] = field(default_factory=dict)
+    artifact: Artifact | None = None
 
 
 def content_hash(components: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from flashevolve_lab.errors import LogError
 SCHEMA = 1
 
 CallOutcome = Literal["ok", "rate_limited", "transient", "refused", "bad_reply", "cancelled"]
-ItemOutcome = Literal["committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable", "cancelled"]
+ItemOutcome = Literal["committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable", "cancelled", "outdone", "rolled_back", "distilled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,10 @@ class ItemEnded:
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """A stage works on an item, in a numbered worker slot; ``reserved`` is set aside from the budget."""
+    """A stage works on an item, in a numbered worker slot; ``reserved`` is set aside from the budget.
+
+    ``first``: the examples of a speculative prefix, scored before the others. ``also``: further items it takes along (a join).
+    """
 
     job: str
     stage: str
@@ -132,6 +135,8 @@ class JobStarted:
     version: int
     reserved: Spend = NOTHING
     stepped: bool = False
+    first: tuple[int, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +175,10 @@ class JobLost:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """One attempt goes to a model; ``reserved`` = its input and its ``max_tokens``. ``request``: a digest of what is sent.
+    """One call goes to a model; ``reserved`` = its input and its ``max_tokens``. ``request``: a digest of what is sent.
 
     ``prompt``: the messages as text, for roles other than the task model's (a rollout's prompt is its artifact and its input).
+    ``hedge``: a second call of an attempt whose first is late; both are charged.
     """
 
     call: str
@@ -183,6 +189,7 @@ class CallStarted:
     reserved: Spend
     request: str = ""
     prompt: str = ""
+    hedge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +247,11 @@ class ArtifactMade:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """A child met its parent on the same minibatch. ``first``: its first verdict, which makes it count as a proposal."""
+    """A child met its parent on the same minibatch. ``first``: its first verdict, which makes it count as a proposal.
+
+    ``bound``: ``child_sum`` is the most it could still have reached, not its score (see `Proven`). ``reason``: the acceptance
+    policy's, in words.
+    """
 
     item: str
     artifact: str
@@ -249,11 +260,13 @@ class Gated:
     first: bool
     parent_sum: float
     child_sum: float
+    bound: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StalenessJudged:
-    """A verdict on a stale item, with everything it was based on."""
+    """A verdict on a stale item, with everything it was based on. ``target``: what a patch is to be written for ("" otherwise)."""
 
     item: str
     artifact: str
@@ -269,13 +282,15 @@ class StalenessJudged:
     reason: str
     policy: str
     why: str = ""
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Patched:
     """An LLM's verdict on a stale artifact, as of ``version``: accept, patch or discard, and what it said of each idea.
 
-    ``decision`` is "update" where its reply could not be used and the item was updated instead.
+    ``decision`` is "update" where its reply could not be used and the item was updated instead. ``counterpart``: what it was read
+    against (and a patch goes onto). ``together``: the items of one reply, in its order (() : this one alone).
     """
 
     item: str
@@ -285,6 +300,7 @@ class Patched:
     reason: str
     ideas: tuple[str, ...]
     version: int
+    together: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +316,116 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """A job handed its item on with a partial ``result``; its tail goes on in the same slot, and what it scores is kept."""
+
+    job: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LateTaken:
+    """An item's window took in ``count`` reflections on its component that had come too late for the windows they were made in."""
+
+    item: str
+    component: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A job was ended early, because what it works on can no longer win whatever the rest would score.
+
+    ``reach`` is a bound: the highest mean still possible after ``scored`` of ``wanted`` examples. It is no score, and joins none.
+    """
+
+    job: str
+    item: str
+    artifact: str
+    stage: str
+    scored: int
+    wanted: int
+    reach: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provisional:
+    """The pool changed: ``artifact`` joined as ``version`` on a part of its validation (``scores`` of ``examples``).
+
+    It may be a parent from here on, and is never the best. It stays if its full mean exceeds that of ``rival``.
+    """
+
+    version: int
+    artifact: str
+    item: str
+    batch: int
+    scores: Mapping[str, float]
+    examples: int
+    rival: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A provisional artifact is fully scored and stays; the version does not move."""
+
+    artifact: str
+    item: str
+    scores: Mapping[str, float]
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The pool changed: a provisional artifact left it as ``version``. ``derived``: items in flight and artifacts made from it."""
+
+    version: int
+    artifact: str
+    item: str
+    reason: str
+    derived: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DepthChanged:
-    """The effective depth moved (against livelock)."""
+    """The effective depth moved: against livelock, or (``by`` a schedule's name) as a schedule finds its own."""
 
     old: int
     new: int
     why: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """A worker policy (``by``) gave a stage, whose slots nobody set by hand, so many."""
+
+    stage: str
+    old: int
+    new: int
+    why: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersReviewed:
+    """A review of slots and depth, after so many ``seconds``; what it changed follows.
+
+    ``busy``: share of the server in use; ``rates``: stage → jobs finished a minute; ``waiting``: stage → items in front of it.
+    ``wishes``: stage, "depth" or "concurrency" → +1 or -1, which patience may still hold back.
+    """
+
+    policy: str
+    seconds: float
+    busy: float
+    in_flight: float
+    rates: Mapping[str, float]
+    waiting: Mapping[str, float]
+    wishes: Mapping[str, int]
+    accepted: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +439,20 @@ class LimitChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """What a server said of itself: requests in service, requests waiting, share of its KV cache in use (0..1, None: not told).
+
+    ``facts``: its other counters by name, as it counts them (since its own start).
+    """
+
+    endpoint: str
+    running: float
+    waiting: float
+    kv_cache: float | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RunStopped:
     """The last entry of a run (until it is resumed). ``kind``: budget, user, done, failures, error."""
 
@@ -329,7 +463,8 @@ class RunStopped:
 Event = (
     RunStarted | RunResumed | SettingChanged | Paused | Continued | Stepped | Warned | ItemMade | ItemQueued | ItemEnded
     | JobStarted | JobFinished | JobFailed | JobAbandoned | JobLost | CallStarted | CallFinished | SampleScored | SampleFailed
-    | ArtifactMade | Gated | StalenessJudged | Patched | Committed | DepthChanged | LimitChanged | RunStopped
+    | ArtifactMade | Gated | StalenessJudged | Patched | Committed | Released | LateTaken | Proven | Provisional | Confirmed | RolledBack
+    | DepthChanged | SlotsChanged | WorkersReviewed | LimitChanged | ServerSeen | RunStopped
 )  # fmt: skip
 
 

@@ -11,8 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from flashevolve_lab.core.artifacts import Item, NewItem, Pace, Situation, Spend, StaleItem, Starts, Verdict
-from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemQueued, Patched
+from flashevolve_lab.core.artifacts import (
+    Acceptance,
+    Change,
+    Gate,
+    Item,
+    Job,
+    Load,
+    NewItem,
+    Pace,
+    Partial,
+    Ruling,
+    Situation,
+    Spend,
+    StaleItem,
+    Starts,
+    Verdict,
+)
+from flashevolve_lab.core.events import ArtifactMade, Event, Gated, ItemEnded, ItemQueued, Patched, SampleScored
 from flashevolve_lab.errors import SetupError
 
 if TYPE_CHECKING:
@@ -81,7 +97,23 @@ class Commit:
     examples: int
 
 
-Route = ArtifactMade | ItemQueued | ItemEnded | Gated | Patched | Commit
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An algorithm asks whether a child passes its gate: the acceptance policy says, and the core goes on as it says.
+
+    ``to``: the stage behind the gate, entered with the facts ``settled``. ``fresh``, ``same``: the item's facts for another round.
+    """
+
+    gate: Gate
+    artifact: str
+    parent: str
+    to: str
+    fresh: Mapping[str, Any]
+    same: Mapping[str, Any]
+    settled: Mapping[str, Any]
+
+
+Route = ArtifactMade | ItemQueued | ItemEnded | Gated | Patched | Commit | Trial
 
 
 class Algorithm(Protocol):
@@ -112,12 +144,28 @@ class Algorithm(Protocol):
         """Where an item goes after a stage."""
         ...
 
+    def prefix(self, state: RunState, item: Item, stage: str, share: float, rounds: int) -> Sequence[int]:
+        """The examples a job scores first: a ``share`` of them, those that still tell artifacts apart; () where it has no prefix."""
+        ...
+
+    def partial(self, state: RunState, job: Job, given: SampleScored) -> tuple[Partial, Mapping[int, float]] | None:
+        """How far a job has come with this further sample, and example → score so far; None where nothing can be cut short."""
+        ...
+
+    def outdone(self, state: RunState, item: Item, stage: str, partial: Partial, why: str) -> Sequence[Route]:
+        """What becomes of an item that can no longer win."""
+        ...
+
     def situation(self, state: RunState, item: Item) -> Situation:
         """Where an item stands against the pool now."""
         ...
 
     def stale_item(self, state: RunState, item: Item, situation: Situation, commit: Commit | None) -> StaleItem:
         """The values a staleness policy judges."""
+        ...
+
+    def companions(self, state: RunState, item: Item, stage: str) -> Sequence[str] | None:
+        """Waiting items that a job of this stage on this item may take along, the first ones first; None: jobs here take one."""
         ...
 
     def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
@@ -130,10 +178,13 @@ class Algorithm(Protocol):
 
 
 class Schedule(Protocol):
-    """When new proposals may start. ``depth``: the most that are ever in flight."""
+    """When new proposals may start. ``depth``: the most that are ever in flight.
+
+    Or "auto": then it also has ``least``, ``most`` and ``review(load) -> Sequence[Change]``, and its depth is found in the run.
+    """
 
     @property
-    def depth(self) -> int: ...
+    def depth(self) -> int | Literal["auto"]: ...
 
     def admits(self, pace: Pace) -> Starts: ...
 
@@ -142,6 +193,40 @@ class Staleness(Protocol):
     """What to do with a stale item."""
 
     def judge(self, item: StaleItem) -> Verdict: ...
+
+
+class Workers(Protocol):
+    """How many slots the stages should have. ``every_s``: lab seconds between reviews, at least; None: nothing is ever reviewed."""
+
+    @property
+    def every_s(self) -> float | None: ...
+
+    def judge(self, load: Load) -> Sequence[Change]: ...
+
+
+class Accepting(Protocol):
+    """Whether a child passes its gate."""
+
+    def judge(self, gate: Gate) -> Acceptance: ...
+
+
+class Completion(Protocol):
+    """When a partial result may go on, and when a hopeless one may stop.
+
+    ``whole``: nothing is judged before it is complete. ``prefix``: share of the validation set scored first (1: no prefix).
+    ``rounds``: validations in a row after which an example that everything passes leaves the prefix.
+    """
+
+    @property
+    def whole(self) -> bool: ...
+
+    @property
+    def prefix(self) -> float: ...
+
+    @property
+    def rounds(self) -> int: ...
+
+    def judge(self, partial: Partial) -> Ruling: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +240,24 @@ class Rules:
         """The schedule in force."""
         schedule: Schedule = self.policy(state.settings["schedule"])
         return schedule
+
+    def workers(self, state: RunState) -> Workers | None:
+        """The worker policy in force, or None in logs from before there were any."""
+        described = state.settings.get("workers")
+        policy: Workers | None = None if described is None else self.policy(described)
+        return policy
+
+    def acceptance(self, state: RunState) -> Accepting | None:
+        """The acceptance policy in force, or None in logs from before there were any."""
+        described = state.settings.get("acceptance")
+        policy: Accepting | None = None if described is None else self.policy(described)
+        return policy
+
+    def completion(self, state: RunState) -> Completion | None:
+        """The completion policy in force, or None where everything waits for its whole result (also in old logs)."""
+        described = state.settings.get("completion")
+        policy: Completion | None = None if described is None else self.policy(described)
+        return None if policy is None or getattr(policy, "whole", False) else policy
 
     def staleness(self, state: RunState) -> Staleness:
         """The staleness policy in force."""

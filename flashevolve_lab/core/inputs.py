@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashevolve_lab.core.artifacts import Spend
-from flashevolve_lab.core.events import CallFinished, LimitChanged, RunStarted, SampleFailed, SampleScored, Warned
+from flashevolve_lab.core.events import CallFinished, LimitChanged, RunStarted, SampleFailed, SampleScored, ServerSeen, Warned
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,23 @@ class JobBroke:
 
 
 @dataclass(frozen=True, slots=True)
+class JobReleased:
+    """A job hands its item on with what it has, and goes on with its tail."""
+
+    job: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LateWanted:
+    """A job opens a window for its item's component: it takes in up to ``most`` late reflections, unless it has some already."""
+
+    job: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallWanted:
     """A job wants to send one attempt; it goes only if `decide` answers with a `CallStarted`."""
 
@@ -112,11 +129,13 @@ class CallWanted:
     reserve: Spend
     request: str = ""
     prompt: str = ""
+    hedge: bool = False
 
 
-Report = CallFinished | SampleScored | SampleFailed | LimitChanged | Warned
+Report = CallFinished | SampleScored | SampleFailed | LimitChanged | ServerSeen | Warned
 """Facts the shell reports are events as they are: the core only checks that they still concern the run."""
 
 Input = (
-    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | JudgeByHand | Inject | JobDone | JobBroke | CallWanted | Report
+    Start | Resume | SetKnobs | Pause | Continue | Step | Stop | JudgeByHand | Inject | JobDone | JobBroke | JobReleased | LateWanted
+    | CallWanted | Report
 )  # fmt: skip

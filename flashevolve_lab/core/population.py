@@ -1,8 +1,8 @@
-"""The pool of GEPA and its kin: committed artifacts, their validation scores, and the Pareto front, kept incrementally.
+"""The pool of GEPA and its kin: its artifacts, their validation scores, and the Pareto front, kept incrementally.
 
 Owns who wins which validation instance. An instance is won by everyone who has its highest score; an artifact's wins are one
 integer used as a bit mask, so that a front over 1,000 artifacts × 300 instances costs a few thousand machine words. One rule a
-change must keep: `add` is the only writer, and everything derived is recomputed at most once a version.
+change must keep: `add`, `confirm` and `remove` are the only writers, and the front is recomputed at most once for each of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A committed artifact: ``scores`` example → score (missing is not zero), ``mean`` over those, ``coverage`` in [0, 1]."""
+    """An artifact of the pool: ``scores`` example → score (missing is not zero), ``mean`` over those, ``coverage`` in [0, 1].
+
+    ``rival``: set while it is provisional, that is scored on a part of the validation set only: the artifact whose mean it has to
+    exceed on the whole of it.
+    """
 
     id: str
     version: int
@@ -27,12 +31,14 @@ class Member:
     scores: Mapping[int, float]
     mean: float
     coverage: float
+    rival: str = ""
 
 
 class Population:
-    """Committed artifacts in order of their version; the version is -1 while empty and 0 with the seed."""
+    """Artifacts in order of the version they joined at; the version is -1 while empty and 0 with the seed."""
 
     def __init__(self) -> None:
+        self.version = -1  # the number of the last change
         self.members: dict[str, Member] = {}
         self.order: list[Member] = []
         self._best: dict[int, float] = {}
@@ -40,14 +46,12 @@ class Population:
         self._wins: dict[str, int] = {}
         self._front: dict[str, int] | None = None
         self._children: dict[str, list[Member]] = {}
-
-    @property
-    def version(self) -> int:
-        """The number of the last commit."""
-        return len(self.order) - 1
+        self._batches: list[int] = []  # the batch that each version came from; -1: a roll-back
 
     def add(self, member: Member) -> None:
-        """Commit a member: it becomes the next version."""
+        """A member joins: the next version."""
+        self.version += 1
+        self._batches.append(member.batch)
         self.members[member.id] = member
         self.order.append(member)
         for parent in member.parents:
@@ -56,6 +60,45 @@ class Population:
         for example, score in member.scores.items():
             self._compare(member.id, example, score)
         self._front = None
+
+    def confirm(self, member: Member) -> None:
+        """A provisional member is fully scored now: the same version, more scores."""
+        old = self.members[member.id]
+        self.members[member.id] = member
+        self.order[self.order.index(old)] = member
+        for parent in member.parents:
+            siblings = self._children[parent]
+            siblings[siblings.index(old)] = member
+        for example, score in member.scores.items():
+            self._compare(member.id, example, score)
+        self._front = None
+
+    def remove(self, id: str) -> None:
+        """A provisional member is rolled back: the next version."""
+        self.version += 1
+        self._batches.append(-1)
+        member = self.members.pop(id)
+        self.order.remove(member)
+        del self._wins[id]
+        for parent in member.parents:
+            self._children[parent].remove(member)
+        for example in member.scores:
+            self._vacate(id, example)
+        self._front = None
+
+    def _vacate(self, id: str, example: int) -> None:
+        """Who wins an instance once this artifact is gone."""
+        self._holders[example].discard(id)
+        if self._holders[example]:
+            return
+        del self._best[example], self._holders[example]
+        for other in self.order:
+            if example in other.scores:
+                self._compare(other.id, example, other.scores[example])
+
+    def top(self, example: int) -> float | None:
+        """The highest score on an instance, or None where nobody has been scored."""
+        return self._best.get(example)
 
     def _compare(self, id: str, example: int, score: float) -> None:
         best = self._best.get(example)
@@ -105,16 +148,16 @@ class Population:
         return random.choices(list(front), [mask.bit_count() for mask in front.values()])[0]
 
     def best(self) -> Member | None:
-        """The member with the highest mean (the earliest of equals), or None while empty."""
-        return max(self.order, key=lambda m: (m.mean, -m.version), default=None)
+        """The member with the highest mean (the earliest of equals), or None while empty. Never a provisional one."""
+        return max((m for m in self.order if not m.rival), key=lambda m: (m.mean, -m.version), default=None)
 
     def children_since(self, parent: str, version: int, batch: int) -> list[Member]:
-        """Children of ``parent`` committed after ``version`` by another batch than ``batch``."""
+        """Children of ``parent`` that joined after ``version`` by another batch than ``batch``."""
         return [m for m in self._children.get(parent, ()) if m.version > version and m.batch != batch]
 
     def gap(self, base: int, batch: int) -> int:
-        """Commits since ``base``, those of the same batch not counted."""
-        return sum(1 for m in self.order[base + 1 :] if m.batch != batch)
+        """Changes since ``base``, those of the same batch not counted."""
+        return sum(1 for other in self._batches[base + 1 :] if other != batch)
 
 
 def _lowest_bit(mask: int) -> int:

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from flashevolve_lab.core import completing
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.core import inputs as on
-from flashevolve_lab.core.artifacts import Item, Pace, Situation, Spend, Starts, Verdict
+from flashevolve_lab.core.artifacts import NOTHING, Item, NewItem, Pace, Situation, Spend, Starts, Verdict
 from flashevolve_lab.core.events import Event
-from flashevolve_lab.core.graph import Commit, Route, Rules, Stage
+from flashevolve_lab.core.gating import weighed
+from flashevolve_lab.core.graph import Commit, Route, Rules, Stage, Trial
+from flashevolve_lab.core.joining import asked, parted, put_back, taken_along, target
+from flashevolve_lab.core.reviewing import full_depth, review, slots_of
 from flashevolve_lab.core.state import RunState
 
 RETRIES = 1  # a job whose work is worth another try gets that many
@@ -26,6 +31,10 @@ ACTIONS = ("accept", "update", "patch", "discard")
 
 def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Event]:
     """What an input means, as events. Does not change the state."""
+    return completing.with_roll_backs(state, _decided(state, given, rules))
+
+
+def _decided(state: RunState, given: on.Input, rules: Rules) -> list[Event]:
     match given:
         case on.Start(run):
             return _start(run, rules)
@@ -45,7 +54,7 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
             return _judge_by_hand(state, given, rules)
         case on.Inject(parent, components):
             return list(rules.algorithm.inject(state, parent, components)) if state.status != "stopped" else []
-        case ev.Warned() | ev.LimitChanged():
+        case ev.Warned() | ev.LimitChanged() | ev.ServerSeen():
             return [given]
         case on.CallWanted():
             return _call_wanted(state, given)
@@ -55,7 +64,13 @@ def decide(state: RunState, given: on.Input, at: float, rules: Rules) -> list[Ev
             return _job_done(state, job, result, rules)
         case on.JobBroke():
             return _job_broke(state, given, rules)
-        case ev.SampleScored(job) | ev.SampleFailed(job):
+        case on.LateWanted():
+            return _late_wanted(state, given)
+        case on.JobReleased(job, result, why):
+            return _job_released(state, job, result, why, rules)
+        case ev.SampleScored(job):
+            return _sampled(state, given, rules) if job in state.jobs else []
+        case ev.SampleFailed(job):
             return [given] if job in state.jobs else []
 
 
@@ -67,7 +82,8 @@ def plan(state: RunState, at: float, rules: Rules) -> list[Event]:
         return _stop(state, ending)
     if state.status == "paused" and state.step_jobs <= 0:
         return []
-    return _next_job(state, rules) or _new_proposals(state, rules) or _ending(state, rules)
+    starts = _next_job(state, rules) or _new_proposals(state, rules) or review(state, at, rules) or _ending(state, rules)
+    return completing.with_roll_backs(state, starts)
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------------
@@ -81,7 +97,7 @@ def _start(run: ev.RunStarted, rules: Rules) -> list[Event]:
 def _resume(state: RunState, given: on.Resume) -> list[Event]:
     lost = _closed_calls(state, None, "lost with its process")
     for job in reversed(state.jobs.values()):  # each goes in front of the one before: the oldest ends up first
-        lost += [ev.JobLost(job.id), ev.ItemQueued(job.item, job.stage, front=True)]
+        lost += [ev.JobLost(job.id), *([] if job.released else put_back(job))]
     return [*lost, ev.RunResumed(given.created, given.llm)]
 
 
@@ -115,7 +131,9 @@ def _stop(state: RunState, given: on.Stop) -> list[Event]:
     ended = _closed_calls(state, None, "cancelled by the stop")
     for job in reversed(state.jobs.values()):  # each goes in front of the one before: the oldest ends up first
         ended.append(ev.JobAbandoned(job.id, given.reason, still_running=job.id in given.threads))
-        ended.append(ev.ItemQueued(job.item, job.stage, front=True))
+        if not job.released:
+            ended += put_back(job)
+    ended += completing.all_rolled_back(state, "the run stopped before it was fully scored")
     return [*ended, ev.RunStopped(given.kind, given.reason)]
 
 
@@ -124,7 +142,7 @@ def _call_wanted(state: RunState, given: on.CallWanted) -> list[Event]:
     if job is None or (state.status == "paused" and not job.stepped) or state.room(given.reserve):
         return []
     call = state.next_id("c")
-    given_to = (given.job, given.role, given.key, given.attempt, given.reserve, given.request, given.prompt)
+    given_to = (given.job, given.role, given.key, given.attempt, given.reserve, given.request, given.prompt, given.hedge)
     return [ev.CallStarted(call, *given_to)]
 
 
@@ -133,8 +151,10 @@ def _job_done(state: RunState, job_id: str, result: object, rules: Rules) -> lis
     if job is None:
         return []
     assert isinstance(result, dict)
-    item = state.items[job.item]
     finished: list[Event] = [*_closed_calls(state, job_id, "its job ended"), ev.JobFinished(job_id, result)]
+    if job.released:
+        return finished
+    item = state.items[job.item]
     return finished + _routed(state, item, job.stage, rules.algorithm.route(state, item, job.stage, result), rules)
 
 
@@ -142,9 +162,13 @@ def _job_broke(state: RunState, given: on.JobBroke, rules: Rules) -> list[Event]
     job = state.jobs.get(given.job)
     if job is None:
         return []
-    item = state.items[job.item]
     events = _closed_calls(state, job.id, "its job failed")
     events.append(ev.JobFailed(given.job, given.kind, given.message, given.raw))
+    if job.released:
+        return events
+    if job.also:
+        return events + parted(job)
+    item = state.items[job.item]
     if given.again and item.tries < RETRIES:
         return [*events, ev.ItemQueued(item.id, job.stage, retry=True)]
     if job.stage == "patch":
@@ -156,6 +180,47 @@ def _job_broke(state: RunState, given: on.JobBroke, rules: Rules) -> list[Event]
         return [*events, ev.ItemQueued(item.id, job.stage), ev.RunStopped(kind, reason)]
     outcome: ev.ItemOutcome = "refused" if given.kind in REFUSALS else "unaffordable" if given.kind == "budget" else "failed"
     return [*events, ev.ItemEnded(item.id, outcome, f"{job.stage}: {given.message}", item.data.get("child", ""))]
+
+
+def _late_wanted(state: RunState, given: on.LateWanted) -> list[Event]:
+    job = state.jobs.get(given.job)
+    if job is None or job.item in state.taken:
+        return []
+    component = str(state.items[job.item].data["component"])
+    count = min(given.most, len(state.late.get(component, ())))
+    return [ev.LateTaken(job.item, component, count)] if count > 0 else []
+
+
+def _job_released(state: RunState, job_id: str, result: Mapping[str, Any], why: str, rules: Rules) -> list[Event]:
+    """The item goes on with a partial result; the tail of its job keeps the slot."""
+    job = state.jobs.get(job_id)
+    if job is None or job.released:
+        return []
+    item = state.items[job.item]
+    route = rules.algorithm.route(state, item, job.stage, result)
+    return [ev.Released(job_id, result, why), *_routed(state, item, job.stage, route, rules)]
+
+
+def _sampled(state: RunState, given: ev.SampleScored, rules: Rules) -> list[Event]:
+    """A sample, and what the completion policy makes of the job's partial result."""
+    try:
+        ruled = completing.ruled(state, given, rules)
+    except Exception as error:  # a policy from a notebook cell may raise anything; then the job waits for its whole result
+        failed = f"the completion policy failed, so everything waits for its whole result: {type(error).__name__}: {error}"
+        return [given] if state.counts["warning: completion"] else [given, ev.Warned("completion", failed)]
+    if ruled is None:
+        return [given]
+    job, ruling, partial, scores = ruled
+    item = state.items[job.item]
+    if ruling.action == "insert":
+        return [given, completing.inserted(state, item, ruling, scores, partial)]
+    if ruling.action == "release":
+        seen = {"seen": list(scores), "scores": list(scores.values())}
+        return [given, *_job_released(state, job.id, seen, ruling.reason, rules)]
+    proven = completing.proven(job, item, partial, ruling)
+    ended = [*_closed_calls(state, job.id, "it can no longer win"), ev.JobFinished(job.id, {"proven": True})]
+    moves = rules.algorithm.outdone(state, item, job.stage, partial, ruling.reason)
+    return [given, proven, *ended, *_routed(state, item, job.stage, moves, rules)]
 
 
 def _unpatched(state: RunState, item: Item, given: on.JobBroke, rules: Rules) -> list[Event]:
@@ -181,6 +246,8 @@ def _routed(state: RunState, item: Item, stage: str, route: Sequence[Route], rul
     for move in route:
         if isinstance(move, Commit):
             events += _commit(state, item, stage, move, rules)
+        elif isinstance(move, Trial):
+            events += weighed(state, item, stage, move, rules)
         else:
             events.append(move)
     return events
@@ -198,6 +265,8 @@ def _commit(state: RunState, item: Item, stage: str, commit: Commit, rules: Rule
         events.append(_judged(state, item, stage, "commit", situation, verdict, commit.artifact))
         if verdict.action == "discard":
             return [*events, ev.ItemEnded(item.id, "discarded", verdict.reason, commit.artifact), *_livelock(state, rules)]
+    if item.id in state.provisional:
+        return events + completing.settled(state, item, commit) + _deeper(state, rules)
     version = state.pool.version + 1
     scores = {str(example): score for example, score in commit.scores.items()}
     events.append(ev.Committed(version, commit.artifact, item.id, item.batch, scores, commit.examples))
@@ -215,11 +284,12 @@ def _judge_by_hand(state: RunState, given: on.JudgeByHand, rules: Rules) -> list
     judged = replace(_judged(state, item, item.stage, "hand", situation, verdict, child), policy="by hand")
     if verdict.action == "accept" and item.stage != "patch":
         return [judged]
-    job = next((job.id for job in state.jobs.values() if job.item == item.id), None)
+    job = next((job for job in state.jobs.values() if item.id in job.items and not job.released), None)
     why = f"{given.action}ed by hand"
-    ended = [*_closed_calls(state, job, why), ev.JobAbandoned(job, why)] if job else []
+    ended = [*_closed_calls(state, job.id, why), ev.JobAbandoned(job.id, why), *put_back(job, but=item.id)] if job else []
     if verdict.action == "accept":  # no need to be read by a model any more
-        return [judged, *ended, ev.ItemQueued(item.id, "validate", base=state.pool.version)]
+        goal = next(stage.name for stage in rules.algorithm.graph.stages if stage.judged)
+        return [judged, *ended, ev.ItemQueued(item.id, goal, base=state.pool.version)]
     return [judged, *ended, ev.ItemEnded(item.id, "discarded", f"by hand: {given.reason}", child)]
 
 
@@ -239,6 +309,8 @@ def _verdict(state: RunState, item: Item, situation: Situation, commit: Commit |
         return Verdict("accept", f"{FAILED} {type(policy).__name__} failed: {type(error).__name__}: {error}")
     if verdict.action == "update" and item.updates and commit is None:
         return Verdict("discard", f"updated once already, and stale again: {verdict.reason}")
+    if verdict.action == "patch" and item.kind == "merge":
+        return Verdict("accept", f"accepted, for no patch rewrites what was merged of several components: {verdict.reason}")
     if verdict.action == "patch" and item.patches >= PATCHES:
         return Verdict("discard", f"patched {item.patches} times already, and stale again: {verdict.reason}")
     if verdict.action == "patch" and "patch" not in rules.algorithm.graph.names:
@@ -275,6 +347,7 @@ def _judged(
         reason=verdict.reason,
         policy=str(described.get("name", described)),
         why=situation.why,
+        target=target(situation, verdict),
     )
 
 
@@ -292,12 +365,12 @@ def _judge_waiting(state: RunState, item: Item, stage: Stage, rules: Rules) -> t
     if verdict.action == "update":
         return events + _routed(state, item, stage.name, rules.algorithm.update(state, item, situation), rules), False
     if verdict.action == "patch":
-        return [*events, ev.ItemQueued(item.id, "patch", {"counterpart": situation.counterpart})], False
+        return [*events, ev.ItemQueued(item.id, "patch", asked(item, situation, verdict))], False
     return events, True
 
 
 def _depth(state: RunState, rules: Rules) -> int:
-    depth = _full_depth(state, rules)
+    depth = full_depth(state, rules)
     return depth if state.effective_depth is None else min(depth, state.effective_depth)
 
 
@@ -312,27 +385,13 @@ def _livelock(state: RunState, rules: Rules) -> list[Event]:
 
 def _deeper(state: RunState, rules: Rules) -> list[Event]:
     """A commit lets an effective depth grow by one again, up to the schedule's."""
-    now, full = state.effective_depth, _full_depth(state, rules)
+    now, full = state.effective_depth, full_depth(state, rules)
     if now is None or now >= full:
         return []
     return [ev.DepthChanged(now, now + 1, "a commit: one more may be in flight again")]
 
 
 # --- starting -------------------------------------------------------------------------------------------------------------
-
-
-def slots_of(state: RunState, stage: str, rules: Rules) -> int:
-    """Worker slots of a stage: the setting, or as many as the schedule's depth."""
-    slots = state.settings.get("slots") or {}
-    return int(slots.get(stage) or _full_depth(state, rules))
-
-
-def _full_depth(state: RunState, rules: Rules) -> int:
-    """The schedule's depth; 1 where one from a notebook cell fails at it (its `admits` then says what is wrong)."""
-    try:
-        return max(1, int(rules.schedule(state).depth))
-    except Exception:
-        return 1
 
 
 def _free_slot(state: RunState, stage: str, rules: Rules) -> int | None:
@@ -356,18 +415,22 @@ def _next_job(state: RunState, rules: Rules) -> list[Event]:
         if slot is None:
             continue
         item = state.items[queue[0]]
-        need = rules.algorithm.need(state, item, stage.name)
-        if state.room(need):
+        also = taken_along(state, item, stage.name, rules)
+        need = sum((rules.algorithm.need(state, state.items[one], stage.name) for one in also or ()), NOTHING)
+        need += rules.algorithm.need(state, item, stage.name)
+        if also is None or state.room(need):
             continue
         events, goes_on = _judge_waiting(state, item, stage, rules) if stage.judged else ([], True)
-        return [*events, _job_started(state, stage, slot, item, need)] if goes_on else events
+        return [*events, _job_started(state, stage, slot, item, need, also, rules)] if goes_on else events
     return []
 
 
-def _job_started(state: RunState, stage: Stage, slot: int, item: Item, need: Spend) -> ev.JobStarted:
-    return ev.JobStarted(
-        state.next_id("j"), stage.name, slot, item.id, state.pool.version, need, stepped=state.status == "paused"
-    )
+def _job_started(
+    state: RunState, stage: Stage, slot: int, item: Item, need: Spend, also: tuple[str, ...], rules: Rules
+) -> ev.JobStarted:
+    first = completing.prefix_of(state, item, stage.name, rules)
+    paused = state.status == "paused"
+    return ev.JobStarted(state.next_id("j"), stage.name, slot, item.id, state.pool.version, need, paused, first, also)
 
 
 def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
@@ -388,9 +451,18 @@ def _new_proposals(state: RunState, rules: Rules) -> list[Event]:
     if starts.together:
         return _batch(state, starts, count, rules)
     new = rules.algorithm.begin(state, (), None)
-    if new is None:
-        return []
-    return [ev.ItemMade(state.next_id("p"), new.kind, new.stage, new.base, state.batches + 1, new.data)]
+    return [] if new is None else _made(state, new)
+
+
+def _made(state: RunState, new: NewItem) -> list[Event]:
+    """The new item, and the text that is made with it (if any)."""
+    item = ev.ItemMade(state.next_id("p"), new.kind, new.stage, new.base, state.batches + 1, new.data)
+    if (text := new.artifact) is None:
+        return [item]
+    return [
+        ev.ArtifactMade(text.id, text.components, text.hash, text.parents, text.origin, text.component, text.item),
+        item,
+    ]
 
 
 def _admitted(state: RunState, rules: Rules) -> Starts:
@@ -416,6 +488,8 @@ def _batch(state: RunState, starts: Starts, count: int, rules: Rules) -> list[Ev
     for i in range(count):
         parent = drawn[-1].data["parent"] if i % starts.per_parent else None
         new = rules.algorithm.begin(state, drawn, parent)
+        if new is not None and new.artifact is not None:  # a merge takes its turn alone
+            return _made(state, new)
         if new is None or (i and state.room(_times(one, i + 1))):
             break
         id = state.next_id("p", i)

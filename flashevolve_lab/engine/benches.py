@@ -8,12 +8,13 @@ provider, says nothing about the candidate and leaves the sample missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.core import Item, Job, RunState, Sample, draw
 from flashevolve_lab.core import events as ev
+from flashevolve_lab.core import inputs as on
 from flashevolve_lab.engine.calling import JobAsker, Patience
 from flashevolve_lab.engine.places import words
 from flashevolve_lab.errors import BudgetSpent, ModelError
@@ -30,6 +31,7 @@ class JobBench:
         self._shell = shell
         self._job = job
         self._item = item
+        self._also = tuple(shell.state.items[one] for one in job.also)
         self._patience = patience
         stages = shell.worker.graph.names
         self._priority = (len(stages) - stages.index(job.stage)) * 1e9 + int(job.id[1:])
@@ -44,9 +46,34 @@ class JobBench:
         """The item this job works on."""
         return self._item
 
+    @property
+    def also(self) -> Sequence[Item]:
+        """Further items this job works on."""
+        return self._also
+
+    @property
+    def first(self) -> Sequence[int]:
+        """The examples of this job's speculative prefix."""
+        return self._job.first
+
+    def release(self, result: Mapping[str, Any], why: str) -> None:
+        """Hand the item on; this job goes on with its tail."""
+        self._shell.post(on.JobReleased(self._job.id, result, why))
+
+    async def late(self, most: int) -> tuple[str, ...]:
+        """The late reflections that this item's window takes in, in the log before they are used."""
+        self._shell.now(on.LateWanted(self._job.id, most))
+        taken = self.state.taken.get(self._item.id, ())
+        await self._shell.written()
+        return taken
+
     def asker(self, role: str, key: str, patience: Patience | None = None) -> JobAsker:
         """A way to call a role's model."""
         return JobAsker(self._shell, self._job.id, self._priority, role, key, patience or self._patience)
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A user's function: on the loop when it is async, in a thread when it is not."""
+        return await self._shell.places.call(function, *arguments)
 
     def draw(self, use: str) -> Random:
         """A random stream of this item and use."""
@@ -65,7 +92,7 @@ class JobBench:
 
     async def _sample(self, artifact: str, split: str, example: int) -> Sample | None:
         try:
-            async with Patience(self._shell.sample_timeout_s) as patience:
+            async with self._shell.turns, Patience(self._shell.sample_timeout_s) as patience:
                 sample = await self._run(artifact, split, example, patience)
         except BudgetSpent:
             raise

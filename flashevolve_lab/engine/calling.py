@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flashevolve_lab.engine.shell import Shell
 
 DEFAULT_MAX_TOKENS = 512
+Price = tuple[float, float]  # dollars per million (input, output) tokens
 
 
 class Patience:
@@ -169,14 +170,8 @@ class CallLedger:
         self._request = request
         self._key = key
         self._input_tokens = request.input_tokens_estimate()
-        self._price = (0.0, 0.0)
-        self._reserve = Spend()
+        self._sent: dict[str, tuple[Price, Spend]] = {}  # call → the price of its model, and what is reserved for it
         self.digest = _digest(request)
-
-    def _cost(self, prompt_tokens: int, completion_tokens: int) -> Spend:
-        """One attempt: tokens, and dollars by the model's price per million (input, output) tokens."""
-        dollars = (prompt_tokens * self._price[0] + completion_tokens * self._price[1]) / 1e6
-        return Spend(llm_calls=1, tokens=prompt_tokens + completion_tokens, dollars=dollars)
 
     async def ready(self) -> None:
         """While the run is paused, only a stepped job may go on."""
@@ -187,20 +182,23 @@ class CallLedger:
         job = self._shell.state.jobs.get(self._job)
         return self._shell.state.status == "paused" and job is not None and not job.stepped
 
-    def begin(self, attempt: int, model: LLM) -> str | None:
+    def begin(self, attempt: int, model: LLM, *, hedge: bool = False) -> str | None:
         """Reserve and record."""
-        self._price = getattr(model, "price", None) or (0.0, 0.0)
-        self._reserve = self._cost(self._request.input_tokens_bound(), self._request.max_tokens)
+        price: Price = getattr(model, "price", None) or (0.0, 0.0)
+        reserve = _cost(price, self._request.input_tokens_bound(), self._request.max_tokens)
         prompt = "" if self._request.role == "task" else _told(self._request)
-        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, self._reserve, self.digest, prompt)
+        wanted = on.CallWanted(self._job, self._request.role, self._key, attempt, reserve, self.digest, prompt, hedge)
         for event in self._shell.now(wanted):
             if isinstance(event, CallStarted):
+                self._sent[event.call] = price, reserve
                 return event.call
+        if hedge:
+            return None
         if self._job not in self._shell.state.jobs:
             raise asyncio.CancelledError
-        if short := self._shell.state.room(self._reserve, released=True):
+        if short := self._shell.state.room(reserve, released=True):
             limit, used = self._shell.state.budget[short], getattr(self._shell.state.spent, short)
-            needs = getattr(self._reserve, short)
+            needs = getattr(reserve, short)
             raise BudgetSpent(f"{short}: {used:,.10g} of {limit:,.10g} used, and the next call may need {needs:,.10g}")
         return None
 
@@ -214,12 +212,13 @@ class CallLedger:
 
     def end(self, call: str, outcome: Reply | BaseException) -> None:
         """Record; a reply is charged as counted by the server, a refusal by its input, an unknown end as reserved."""
+        price, reserve = self._sent.pop(call)
         if isinstance(outcome, Reply):
             prompt, answer = outcome.prompt_tokens or self._input_tokens, self._answer_tokens(outcome)
-            spent = self._cost(prompt, answer)
+            spent = _cost(price, prompt, answer)
             ended = ev.CallFinished(call, "ok", spent, prompt, answer, outcome.finish, outcome.model, outcome.text)
         else:
-            kind, spent = self._charged(outcome)
+            kind, spent = self._charged(outcome, price, reserve)
             ended = ev.CallFinished(call, kind, spent, text=str(outcome)[:2000])
         self._shell.post(ended)
 
@@ -231,25 +230,31 @@ class CallLedger:
             return self._request.max_tokens
         return min(self._request.max_tokens, 1 + len(reply.text.encode("utf-8", "replace")) // 3)
 
-    def _charged(self, error: BaseException) -> tuple[CallOutcome, Spend]:
+    def _charged(self, error: BaseException, price: Price, reserve: Spend) -> tuple[CallOutcome, Spend]:
         match error:
             case RateLimited():
                 return "rate_limited", Spend(llm_calls=1)
             case Transient():
                 return "transient", Spend(llm_calls=1)
             case Refused():
-                return "refused", self._cost(self._input_tokens, 0)
+                return "refused", _cost(price, self._input_tokens, 0)
             case BadReply():
-                return "bad_reply", self._reserve
+                return "bad_reply", reserve
             case TimeoutError() | ModelError():
-                return "transient", self._reserve
+                return "transient", reserve
             case _:
-                return "cancelled", self._reserve
+                return "cancelled", reserve
 
     def draw(self, attempt: int) -> Random:
         """The wait after this attempt, keyed by the call."""
         assert self._shell.state.started is not None
         return draw(self._shell.state.started.seed, self._job, self._key, "wait", attempt)
+
+
+def _cost(price: Price, prompt_tokens: int, completion_tokens: int) -> Spend:
+    """One call: its tokens, and dollars by the model's price."""
+    dollars = (prompt_tokens * price[0] + completion_tokens * price[1]) / 1e6
+    return Spend(llm_calls=1, tokens=prompt_tokens + completion_tokens, dollars=dollars)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

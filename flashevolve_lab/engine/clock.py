@@ -7,6 +7,7 @@ simulator asks the running loop for the time, so that the same code runs on all 
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import time
 from collections import deque
@@ -36,7 +37,7 @@ class Scaled:
     name = "scaled"
 
     def __post_init__(self) -> None:
-        if not self.factor > 0:
+        if not isinstance(self.factor, (int, float)) or isinstance(self.factor, bool) or not 0 < self.factor < math.inf:
             raise SetupError(f"Scaled(factor): expected a number above 0; got {self.factor!r}")
 
     def loop(self) -> asyncio.AbstractEventLoop:

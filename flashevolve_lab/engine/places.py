@@ -54,7 +54,7 @@ class Places:
             except RuntimeError as error:
                 if _NESTED not in str(error):
                     raise
-                self._known[id(function)] = (function, "own loop")
+                self._know(function, "own loop")
                 return await self._in_thread(_run_nested, function, *arguments)
         if where == "own loop":
             return await self._in_thread(_run_nested, function, *arguments)
@@ -63,11 +63,17 @@ class Places:
 
     def _where(self, function: Callable[..., Any]) -> Where:
         """Where it has to run; looked up once a function."""
-        known = self._known.get(id(function))
-        if known is None or known[0] is not function:
-            where: Where = "loop" if _gives_coroutine(function) else "thread"
-            known = self._known[id(function)] = (function, where)
+        plain = getattr(function, "__func__", function)
+        known = self._known.get(id(plain))
+        if known is None or known[0] is not plain:
+            return self._know(function, "loop" if _gives_coroutine(function) else "thread")
         return known[1]
+
+    def _know(self, function: Callable[..., Any], where: Where) -> Where:
+        """Remember it, a method once for all of its bound copies."""
+        plain = getattr(function, "__func__", function)
+        self._known[id(plain)] = (plain, where)
+        return where
 
     def held_by_threads(self) -> frozenset[str]:
         """Jobs that have work in a thread just now, which cannot be killed."""

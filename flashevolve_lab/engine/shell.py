@@ -23,6 +23,7 @@ from flashevolve_lab.engine.benches import JobBench
 from flashevolve_lab.engine.calling import Patience
 from flashevolve_lab.engine.clock import Clock, VirtualLoop
 from flashevolve_lab.engine.places import OWNER, WATCH, Places, words
+from flashevolve_lab.engine.watching import Watching
 from flashevolve_lab.errors import BudgetSpent, ModelError, SetupError
 from flashevolve_lab.llm import LLM, Gateway, Limits
 from flashevolve_lab.tasks import Task
@@ -82,7 +83,11 @@ class Shell:
         self.error: BaseException | None = None
         self.loop = clock.loop()
         self.gateway = Gateway(models, limits, lambda *moved: self.post(ev.LimitChanged(*moved)))
+        self.watching = Watching(self)
         self.places = Places(self.loop)
+        self.turns: contextlib.AbstractAsyncContextManager[Any] = (
+            asyncio.Semaphore(task.parallel) if task.parallel else contextlib.nullcontext()
+        )
         self._inbox: list[on.Input] = []
         self._wake = asyncio.Event()
         self._change = asyncio.Event()
@@ -130,7 +135,7 @@ class Shell:
 
     def now(self, given: on.Input) -> list[Event]:
         """Decide and apply one input at once, without planning; returns its events. Await `written` before acting on them."""
-        return self._digest([given])
+        return self._digest([given], self.at())
 
     async def written(self) -> None:
         """Returns when everything decided so far is in the log."""
@@ -194,13 +199,13 @@ class Shell:
             raise self._crash
 
     def _turn(self, inputs: list[on.Input]) -> None:
-        self._digest(inputs)
-        while events := plan(self.state, self.at(), self.rules):
-            self._enter(events, self.at())
+        at = self.at()  # one time for the whole turn, so that recorded inputs decided again give the same events
+        self._digest(inputs, at)
+        while events := plan(self.state, at, self.rules):
+            self._enter(events, at)
 
-    def _digest(self, inputs: list[on.Input]) -> list[Event]:
+    def _digest(self, inputs: list[on.Input], at: float) -> list[Event]:
         """Decide and apply inputs in order, up to one that ends the run; returns their events."""
-        at = self.at()
         if self.recorded is not None and inputs:
             self.recorded.append((at, inputs))
         events: list[Event] = []
@@ -234,6 +239,7 @@ class Shell:
         for entry in entries:
             self._act(entry.event)
         self._arm_deadline()
+        self.watching.called()
         for event in (self._written, self._change):
             event.set()
             event.clear()
@@ -253,7 +259,7 @@ class Shell:
             case ev.JobStarted(job):
                 if job in self.state.jobs:
                     self._tasks[job] = self.loop.create_task(self._work(job), name=f"{event.stage} {job}")
-            case ev.JobAbandoned(job) | ev.JobFailed(job):
+            case ev.JobAbandoned(job) | ev.JobFailed(job) | ev.Proven(job):
                 for task in (*filter(None, [self._tasks.get(job)]), *self.asks.get(job, ())):
                     task.cancel()
             case ev.RunStarted() | ev.RunResumed():
@@ -334,12 +340,16 @@ class Shell:
 
     def _end(self) -> None:
         WATCH.end(self)
+        self.watching.close()
         self.places.close()
         for ending in (self._cancelled, self.loop.shutdown_asyncgens):
             with contextlib.suppress(BaseException):
                 self.loop.run_until_complete(ending())
         with contextlib.suppress(Exception):
             self.log.close()
+        for model in self.gateway.models:
+            with contextlib.suppress(Exception):
+                getattr(model, "run_ended", lambda: None)()
         self.loop.close()
         self.begun.set()
         self.done.set_result(None)

@@ -17,8 +17,9 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -26,6 +27,10 @@ from flashevolve_lab.errors import SetupError
 
 LAST_WORDS = 12
 """Lines of the child's standard error kept for the error message."""
+TELL_S = 5.0
+"""Seconds between two words on a child that is not ready yet."""
+Waiting = Callable[[float, str], None]
+"""Told, while a child is not ready yet: seconds since its start, and the last line it wrote to its standard error."""
 
 
 class ChildServer:
@@ -95,14 +100,14 @@ class ChildServer:
         _close(self._process.stdout)
         _close(self._process.stderr)
 
-    def wait_ready(self, startup_s: float) -> None:
-        """Blocks until the child has printed its line, at most ``startup_s`` seconds.
+    def wait_ready(self, startup_s: float, waiting: Waiting | None = None) -> None:
+        """Blocks until the child has printed its line, at most ``startup_s`` seconds; tells ``waiting`` how it goes.
 
         Raises:
             SetupError: when it ended first (with its last words) or is not ready in time.
         """
         try:
-            info = self._ready.get(timeout=startup_s)
+            info = self._first_line(startup_s, waiting)
         except queue.Empty:
             raise SetupError(
                 f"{self.name}: not ready after {startup_s:g} s. On a slow or busy machine give it longer "
@@ -125,6 +130,18 @@ class ChildServer:
         state = f"at {self.base_url}, pid {self.pid}" if code is None and self.info else f"ended with exit code {code}"
         return f"<{self.name} {state}>"
 
+    def _first_line(self, startup_s: float, waiting: Waiting | None) -> Mapping[str, Any] | None:
+        began = time.monotonic()
+        while True:
+            passed_s = time.monotonic() - began
+            try:
+                return self._ready.get(timeout=min(TELL_S, max(0.0, startup_s - passed_s)))
+            except queue.Empty:
+                if time.monotonic() - began >= startup_s:
+                    raise
+            if waiting is not None:
+                waiting(time.monotonic() - began, self._errors[-1] if self._errors else "")
+
     def _quoted_last_words(self) -> str:
         return f" Its last words:\n{self.last_words()}" if self._errors else " It wrote nothing to its standard error."
 
@@ -142,7 +159,15 @@ class ChildServer:
             self._errors.append(line.rstrip())
 
 
-def start_child(module: str, arguments: Sequence[str] = (), *, name: str, startup_s: float = 60.0) -> ChildServer:
+def start_child(
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    name: str,
+    startup_s: float = 60.0,
+    environment: Mapping[str, str] | None = None,
+    waiting: Waiting | None = None,
+) -> ChildServer:
     """Starts ``python -m module arguments…`` and waits until it is ready.
 
     The child gets a session of its own, so that interrupting the notebook's kernel does not interrupt it too.
@@ -152,6 +177,8 @@ def start_child(module: str, arguments: Sequence[str] = (), *, name: str, startu
         arguments: Its command-line arguments.
         name: What it is called in messages.
         startup_s: Seconds it may take to become ready.
+        environment: Further variables of its environment.
+        waiting: Told every `TELL_S` seconds until it is ready.
 
     Raises:
         SetupError: when it ends or does not become ready in time; nothing is left running.
@@ -164,12 +191,12 @@ def start_child(module: str, arguments: Sequence[str] = (), *, name: str, startu
         text=True,
         encoding="utf-8",
         errors="replace",
-        env=_environment(),
+        env={**_environment(), **(environment or {})},
         start_new_session=True,
     )
     child = ChildServer(name, process)
     try:
-        child.wait_ready(startup_s)
+        child.wait_ready(startup_s, waiting)
     except BaseException:
         child.stop(grace_s=0.0)
         raise

@@ -23,6 +23,7 @@ class Endpoint:
         ceiling: The configured limit of calls in flight, ≥ 1.
         changed: Told (name, old limit, new limit, why) whenever the effective limit moves, or a pause begins.
         in_flight: Calls it holds now.
+        hedges: Those of them that are second calls for late ones.
         blocked_until: No further call before this time (seconds of the loop's clock).
     """
 
@@ -30,6 +31,7 @@ class Endpoint:
     ceiling: int
     changed: Change
     in_flight: int = 0
+    hedges: int = 0
     blocked_until: float = 0.0
     _limit: float = field(default=0.0)
     _cut_at: float = field(default=-1.0)

@@ -1,8 +1,9 @@
-"""The gateway: every wait between a job and a model. One limit per server shared by all stages, priorities, deadlines, retries.
+"""The gateway: every wait between a job and a model. One limit per server shared by all stages, priorities, deadlines, retries,
+and second calls for late ones.
 
-Owns the waiting and the retrying; what a server can take is `llm.endpoint`'s. Owns no budget: before each attempt it asks a
-`Ledger`, which belongs to the run. One rule a change must keep: decide synchronously, then act; a slot is free again on every
-exit path, cancellation included.
+Owns the waiting, the retrying and the hedging; what a server can take is `llm.endpoint`'s, when a call is late `llm.hedging`'s.
+Owns no budget: before each call it asks a `Ledger`, which belongs to the run. One rule a change must keep: decide synchronously,
+then act; a slot is free again on every exit path, cancellation included.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Protocol
 
 from flashevolve_lab.errors import BadReply, ModelError, RateLimited, SetupError, Transient
 from flashevolve_lab.llm.endpoint import Change, Endpoint
+from flashevolve_lab.llm.hedging import SHARE, Durations
 from flashevolve_lab.llm.seam import LLM, Reply, Request
 
 MAX_PAUSE_S = 300.0  # a server that asks for more is asked again then
+LOSER_S = 1.0  # an answer waits this long for the end of the call that lost against it
 
 
 class Ledger(Protocol):
@@ -29,8 +34,11 @@ class Ledger(Protocol):
         """Returns when calls may be sent at all (not while the run is paused)."""
         ...
 
-    def begin(self, attempt: int, model: LLM) -> str | None:
-        """Reserve and record one attempt; its id, or None when it cannot go now. Raises `BudgetSpent` when it never can."""
+    def begin(self, attempt: int, model: LLM, *, hedge: bool = False) -> str | None:
+        """Reserve and record one call; its id, or None when it cannot go now. Raises `BudgetSpent` when it never can.
+
+        ``hedge``: a second call of an attempt that is late. It is only an offer: None whatever stands against it, no error.
+        """
         ...
 
     async def recorded(self) -> None:
@@ -42,7 +50,7 @@ class Ledger(Protocol):
         ...
 
     def end(self, call: str, outcome: Reply | BaseException) -> None:
-        """Record how the attempt ended."""
+        """Record how the call ended."""
         ...
 
     def draw(self, attempt: int) -> Random:
@@ -57,15 +65,25 @@ class Limits:
     Args:
         concurrency: Calls in flight at each server over all stages, ≥ 1. It is lowered for a while when the server answers 429
             or misses deadlines, and rises again by itself; every change is in the log.
-        deadline_s: Seconds an attempt may take.
+        deadline_s: Seconds a call may take.
         retries: Further attempts after a rate limit, a timeout, a broken connection, a 5xx or a malformed reply.
         backoff_s: Mean wait before the first retry; doubles each time, with jitter, up to a minute.
+        hedge: None (the default): off. A quantile, 0.5 ≤ q < 1, e.g. 0.95: an attempt in service for longer than this quantile
+            of its role's last 200 durations is late, and the same is asked a second time. The first answer counts, the other
+            call is cancelled, and charged as reserved like every call whose end is unknown: hedging buys time with tokens, and
+            only where slowness is the server's: an answer that is long at temperature 0 is as long the second time.
+            Bounds: never before 20 durations are known nor before twice their median, at the latest after ten; one hedge an
+            attempt; at most 5% of a server's limit at once (at least 1); only into a slot that is free and that nobody waits
+            for, because on a saturated server a second call makes every other one later, so more of them late, so more hedges.
+            The gateway sees its own limit only: set ``concurrency`` to what the server really serves at once, or calls that
+            wait inside the server are taken for late ones. No room in the budget for both, or a pause: no hedge.
     """
 
     concurrency: int = 64
     deadline_s: float = 120.0
     retries: int = 4
     backoff_s: float = 0.5
+    hedge: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.concurrency, int) or isinstance(self.concurrency, bool) or self.concurrency < 1:
@@ -76,6 +94,10 @@ class Limits:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value > 0:
                 raise SetupError(f"Limits({name}=…): expected a number of seconds above 0; got {value!r}")
+        if self.hedge is not None and not (isinstance(self.hedge, float) and 0.5 <= self.hedge < 1.0):
+            raise SetupError(
+                f"Limits(hedge=…): expected a quantile from 0.5 to below 1, e.g. 0.95, or None for no hedging; got {self.hedge!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +106,24 @@ class Line:
 
     model: LLM
     endpoint: Endpoint
+
+
+@dataclass(slots=True, eq=False)
+class _Race:
+    """An attempt that may get a second call.
+
+    ``beaten`` is the scope of the first call: it expires when the second is answered before it.
+    """
+
+    request: Request
+    ledger: Ledger
+    attempt: int
+    began: float
+    beaten: asyncio.Timeout
+    late_s: float | None = None  # seconds after which it is late
+    alarm: asyncio.TimerHandle | None = None
+    second: asyncio.Task[Reply] | None = None
+    sent: bool = False  # whether the second's task has run at all: a task cancelled before that runs no code of its own
 
 
 class Gateway:
@@ -103,12 +143,17 @@ class Gateway:
         self._waiting: dict[str, list[tuple[float, int, asyncio.Future[Line]]]] = {role: [] for role in models}
         self._arrivals = itertools.count()
         self._alarm: asyncio.TimerHandle | None = None
+        self._durations = {role: Durations() for role in models}
+        self._late: list[_Race] = []  # attempts that are late and have had no second call, the longest late first
+        self._seconds: set[asyncio.Task[Reply]] = set()  # keeps them alive, beyond their attempt where they end slowly
 
     def _line(self, model: LLM, told: Change) -> Line:
         facts = model.describe()
         key = facts.get("base_url") or id(model)
         if key not in self.endpoints:
-            self.endpoints[key] = Endpoint(str(facts.get("base_url") or facts.get("kind")), self.limits.concurrency, told)
+            name, taken = str(facts.get("base_url") or facts.get("kind")), [e.name for e in self.endpoints.values()]
+            unique = name if name not in taken else f"{name} ({len(taken) + 1})"
+            self.endpoints[key] = Endpoint(unique, self.limits.concurrency, told)
         return Line(model, self.endpoints[key])
 
     @property
@@ -145,13 +190,25 @@ class Gateway:
         while True:
             await ledger.ready()
             line = await self._acquire(request.role, request.priority)
+            call: str | None = None
             try:
                 call = ledger.begin(attempt, line.model)
-                if call is not None:
-                    return await self._send(request, ledger, call, line)
             finally:
-                self._release(line.endpoint)
+                if call is None:
+                    self._release(line.endpoint)
+            if call is not None and self.limits.hedge is None:
+                return await self._held(request, ledger, call, line)
+            if call is not None:
+                began = asyncio.get_running_loop().time()
+                return await self._raced(_Race(request, ledger, attempt, began, asyncio.timeout(None)), call, line)
             await ledger.changed()
+
+    async def _held(self, request: Request, ledger: Ledger, call: str, line: Line) -> Reply:
+        """One call, in a slot that it holds already and gives back."""
+        try:
+            return await self._send(request, ledger, call, line)
+        finally:
+            self._release(line.endpoint)
 
     async def _send(self, request: Request, ledger: Ledger, call: str, line: Line) -> Reply:
         loop = asyncio.get_running_loop()
@@ -189,6 +246,84 @@ class Gateway:
             case _:
                 pass
 
+    # --- second calls -----------------------------------------------------------------------------------------------------
+
+    async def _raced(self, race: _Race, call: str, line: Line) -> Reply:
+        """The first answer of an attempt that gets a second call when it is late. What the second fails with only the log says."""
+        race.late_s = self._durations[race.request.role].threshold_s(self.limits.hedge or 0.0)
+        if race.late_s is not None:
+            race.alarm = asyncio.get_running_loop().call_at(race.began + race.late_s, self._is_late, race)
+        try:
+            async with race.beaten:
+                return await self._first(race, call, line)
+        except TimeoutError:
+            assert race.second is not None
+            return race.second.result()
+        except (RateLimited, Transient, BadReply):
+            if race.second is None:
+                raise
+            await asyncio.wait({race.second})
+            if race.second.cancelled() or race.second.exception():
+                raise
+            return race.second.result()
+        finally:
+            if race.second is not None and not race.second.done():
+                race.second.cancel()
+                await asyncio.wait({race.second}, timeout=LOSER_S)
+
+    async def _first(self, race: _Race, call: str, line: Line) -> Reply:
+        reply: Reply | None = None
+        try:
+            reply = await self._send(race.request, race.ledger, call, line)
+            return reply
+        finally:
+            taken_s = asyncio.get_running_loop().time() - race.began
+            if reply is not None or (race.late_s is not None and taken_s >= race.late_s):
+                self._durations[race.request.role].add(taken_s)
+            if race.alarm is not None:
+                race.alarm.cancel()
+            if race in self._late:
+                self._late.remove(race)
+            self._release(line.endpoint)
+
+    def _is_late(self, race: _Race) -> None:
+        self._late.append(race)
+        self._grant()
+        self._hedge()
+
+    def _hedge(self) -> None:
+        """Send second calls into slots that nobody waits for (so call `_grant` before)."""
+        now = asyncio.get_running_loop().time()
+        for race in tuple(self._late):
+            line = self._free_line(race.request.role, now, hedge=True)
+            if line is None:
+                continue
+            self._late.remove(race)
+            call = race.ledger.begin(race.attempt, line.model, hedge=True)
+            if call is None:
+                continue
+            line.endpoint.in_flight += 1
+            line.endpoint.hedges += 1
+            race.second = asyncio.create_task(self._second(race, call, line), name=f"second call {call}")
+            self._seconds.add(race.second)
+            race.second.add_done_callback(partial(self._second_ended, race, call, line))
+
+    async def _second(self, race: _Race, call: str, line: Line) -> Reply:
+        race.sent = True
+        reply = await self._send(race.request, race.ledger, call, line)
+        with suppress(RuntimeError):  # the first call has ended by now
+            race.beaten.reschedule(asyncio.get_running_loop().time())
+        return reply
+
+    def _second_ended(self, race: _Race, call: str, line: Line, task: asyncio.Task[Reply]) -> None:
+        self._seconds.discard(task)
+        if not race.sent:
+            race.ledger.end(call, asyncio.CancelledError())
+        if not task.cancelled():
+            task.exception()  # seen: where it matters, the attempt asks for the result
+        line.endpoint.hedges -= 1
+        self._release(line.endpoint)
+
     # --- slots ------------------------------------------------------------------------------------------------------------
 
     async def _acquire(self, role: str, priority: float) -> Line:
@@ -208,14 +343,16 @@ class Gateway:
                 self._release(granted.result().endpoint)
             raise
 
-    def _free_line(self, role: str, now: float) -> Line | None:
-        """The role's line with the most room, or None."""
-        free = [line for line in self.lines[role] if line.endpoint.free(now)]
+    def _free_line(self, role: str, now: float, *, hedge: bool = False) -> Line | None:
+        """The role's line with the most room, or None. ``hedge``: room for a second call."""
+        free = [line for line in self.lines[role] if line.endpoint.free(now) and (not hedge or _room(line.endpoint))]
         return max(free, key=lambda line: line.endpoint.limit - line.endpoint.in_flight, default=None)
 
     def _release(self, endpoint: Endpoint) -> None:
         endpoint.in_flight -= 1
         self._grant()
+        if self._late:
+            self._hedge()
 
     def _grant(self) -> None:
         """Hand free slots to those who wait, the smallest priority first; set an alarm for servers that asked for a pause."""
@@ -245,6 +382,11 @@ class Gateway:
             return None
         _, role, line = min(heads, key=lambda head: head[0])
         return role, line
+
+
+def _room(endpoint: Endpoint) -> bool:
+    """Whether one more second call may be there."""
+    return endpoint.hedges < max(1, int(SHARE * endpoint.limit))
 
 
 def _checked(model: LLM, reply: object) -> Reply:

@@ -6,7 +6,9 @@ the request's content, so that two optimizers that send the same requests, in wh
 
 A prompt is judged by the set of ``RULE-<n>.`` marks in it. A reflection reads the current prompt in the first fenced
 block of its request and the sentences ``required rule is RULE-<n>.`` of the metric's feedback, and returns the prompt
-with one rule more or one fewer. A patch returns the union of the rules of all fenced blocks.
+with one rule more or one fewer. A reflection that would lose a rule which a quoted, rejected change of its request (``> - …
+RULE-<n>.``) took out adds one instead: it was told that this does not work. A patch returns the union of the rules of all fenced blocks; where it is asked about several
+revisions, it says of each what it adds to the current prompt (the last block), and discards those that add nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ T = TypeVar("T")
 
 _RULE = re.compile(r"RULE-(\d+)\.")
 _WANTED = re.compile(r"required rule is RULE-(\d+)\.")
+_REJECTED = re.compile(r"^> - .*?RULE-(\d+)\.", re.MULTILINE)
 _NEEDED = re.compile(r"needs rules? (\d+(?:, \d+)*)")
+_REVISION = re.compile(r"^Revision 2:$", re.MULTILINE)  # a request about several revisions at once
 _BLOCK = re.compile(r"^[ \t]*(`{3,})[^\n`]*\n(.*?)^[ \t]*\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
 _NORMAL = NormalDist()
 _OPENINGS = (
@@ -217,14 +221,41 @@ class _Rules:
         if wanted and draw.uniform() < self.p_improve:
             have = self.learn(have, draw.choice([rule for rule in wanted if rule not in have] or wanted), draw)
         elif have:
-            have = have - {draw.choice(sorted(have))}
+            lost = draw.choice(sorted(have))
+            if wanted and lost in set(map(int, _REJECTED.findall(text))):  # its first idea was rejected before: it has another
+                have = self.learn(have, draw.choice([rule for rule in wanted if rule not in have] or wanted), draw)
+            else:
+                have = have - {lost}
         return self._written(draw.choice(_REMARKS), have, draw)
 
     def _patch(self, text: str, draw: Draw) -> str:
-        have = frozenset(rule for block in fenced(text) for rule in rules_in(block))
+        blocks = fenced(text)
+        have = frozenset(rule for block in blocks for rule in rules_in(block))
         if have and draw.uniform() >= self.p_patch:
             have = have - {draw.choice(sorted(have))}
-        return self._written("complementary", have, draw)
+        if not _REVISION.search(text) or len(blocks) < 3:
+            return self._written("complementary", have, draw)
+        verdicts, patches = self._verdicts([rules_in(block) for block in blocks[:-1]], rules_in(blocks[-1]))
+        return self._written(verdicts, have, draw) if patches else verdicts
+
+    def _verdicts(self, revisions: Sequence[frozenset[int]], current: frozenset[int]) -> tuple[str, int]:
+        """What a simulated patch says of each of several revisions, and how many it takes over."""
+        lines, patches = [], 0
+        for n, revision in enumerate(revisions, 1):
+            new, others = revision - current, current.union(*revisions[: n - 1], *revisions[n:])
+            rivals = {rule: sorted(self._rivals(rule) & others) for rule in sorted(new)}
+            lines += [
+                f"IDEA {n}: conflicting: RULE-{rule}, a rival of RULE-{rivals[rule][0]}" for rule in rivals if rivals[rule]
+            ]
+            lines += [f"IDEA {n}: complementary: RULE-{rule}" for rule in rivals if not rivals[rule]]
+            lines += [] if new else [f"IDEA {n}: subsumed: the current version has all its rules"]
+            patches += bool(new)
+            lines += [f"DECISION {n}: {'patch' if new else 'discard'}", f"REASON {n}: it adds {len(new)} rules (simulated)"]
+        return "\n".join(lines), patches
+
+    def _rivals(self, rule: int) -> frozenset[int]:
+        """Rules that the rule excludes."""
+        return frozenset()
 
     def _written(self, remark: str, rules: frozenset[int], draw: Draw) -> str:
         more = "".join(f" {draw.choice(_HINTS)[:-1].lower()}" for _ in range(self.remark_words))

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 from flashevolve_lab.errors import BadReply, ModelError, RateLimited, Refused, SetupError, Transient
+from flashevolve_lab.llm.metrics import seen
 from flashevolve_lab.llm.seam import Finish, Reply, Request
 from flashevolve_lab.llm.simulator import LABEL
 
@@ -43,6 +44,9 @@ class OpenAI:
         price: Dollars per million (input, output) tokens; by default looked up for providers that `genai-prices` knows.
         context_tokens: The model's context, prompt and answer together; by default asked from the server (vLLM tells it).
         extra_body: Further fields of the request body, e.g. ``{"top_p": 0.9}``.
+        metrics: Read vLLM's ``/metrics`` of this server into a run (every two seconds while calls are in flight). Ask for it only
+            of a server that has them; `vllm` does.
+        priority: Send each request's priority, rounded: for a vLLM with ``--scheduling-policy priority`` (any other refuses it).
     """
 
     per_loop = True  # see `LLM`: closing concerns the running loop's connections only
@@ -57,6 +61,8 @@ class OpenAI:
         price: tuple[float, float] | None = None,
         context_tokens: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        metrics: bool = False,
+        priority: bool = False,
     ) -> None:
         if not isinstance(model, str) or not model:
             raise SetupError("OpenAI(model=…): expected the model's name, e.g. 'Qwen/Qwen3-8B'; got none")
@@ -68,6 +74,7 @@ class OpenAI:
         self.context_tokens = context_tokens
         self.timeout_s = timeout_s
         self.extra_body = dict(extra_body or {})
+        self.metrics, self.priority = metrics, priority
         self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
         if not self._key and base_url is None:
             raise SetupError(
@@ -163,6 +170,27 @@ class OpenAI:
         model = self._clean(str(answer.get("model", "")))
         return Reply(self._clean(_receivable(text)), finish, prompt_tokens, completion_tokens, model)
 
+    async def seen(self) -> Mapping[str, float] | None:
+        """What the server tells of itself (see `LLM`); None unless ``metrics`` was asked for.
+
+        Raises:
+            ModelError: when it does not tell.
+        """
+        if not self.metrics:
+            return None
+        import openai
+
+        try:
+            page = await self._connected().get(self.metrics_url, cast_to=str, options={"timeout": 10.0})
+        except openai.OpenAIError as error:
+            raise Transient(f"{_public(self.metrics_url)} cannot be read: {self._clean(str(error))[:200]}") from None
+        return seen(str(page))
+
+    @property
+    def metrics_url(self) -> str:
+        """Where vLLM tells its metrics: beside ``/v1``."""
+        return self.base_url.rstrip("/").removesuffix("/v1") + "/metrics"
+
     async def aclose(self) -> None:
         """Close the running loop's connections; other runs on this model keep theirs."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
@@ -192,6 +220,8 @@ class OpenAI:
         body = {"model": self.model, "messages": messages, "max_tokens": request.max_tokens, **self.extra_body}
         if request.temperature is not None:
             body["temperature"] = request.temperature
+        if self.priority:
+            body["priority"] = round(request.priority)
         if request.choices and urlsplit(self.base_url).hostname != HOSTED:
             body["structured_outputs"] = {"choice": [_sendable(choice) for choice in request.choices]}
         return body

@@ -75,6 +75,10 @@ class LLM(Protocol):
         aclose: ``async``, with ``per_loop = True`` beside it: closes what the model opened on the *running* event loop, and
             nothing else. It is called on a run's loop when that run ends, and after `check`, while other runs may be using the
             same model on loops of theirs. Without ``per_loop`` the lab closes nothing: that is its owner's.
+        seen: ``async``, no arguments: what its server says of its load now, as ``{"running": …, "waiting": …}`` (requests), perhaps
+            ``"kv_cache"`` (share in use, 0..1) and further numbers by name; or None for nothing. Asked about every two seconds of
+            lab time while calls are in flight, and written into the log (`ServerSeen`). It may fail: the run goes on without.
+        run_ended: No arguments: called, from the engine's thread, once a run that used the model has ended and its log is closed.
     """
 
     async def complete(self, request: Request) -> Reply:

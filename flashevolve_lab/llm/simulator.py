@@ -3,6 +3,8 @@
 Owns the settings (`FixedLatency`, `Batching`, `Faults`), the event-driven `Machine` and the LLM `Simulated`. It is no
 language model and says so in every reply. One rule a change must keep: time is only the running loop's ``time()`` and
 ``call_at``, and every draw is keyed by the request's content, so that virtual, scaled and wall time see the same world.
+An answer depends on nothing else; a *duration* also on how many identical requests are in the machine already, so that a second
+call for a late one is as slow only by chance (under `FixedLatency`; under `Batching` a time is a length, thus the answer's own).
 
 All requests in service progress at one common speed that depends on how many there are, as in continuous batching. So
 the machine keeps one clock of *work done per request*: a request that enters at reading r with work w leaves at r + w,
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from heapq import heappop, heappush
@@ -206,6 +209,7 @@ class Machine:
     loop: asyncio.AbstractEventLoop
     counts: dict[Role, Count] = field(default_factory=lambda: {role: Count() for role in _ROLES})
     attempts: dict[str, int] = field(default_factory=dict)  # content key → attempts so far
+    inside: Counter[str] = field(default_factory=Counter)  # content key → identical requests in service or waiting; none is 0
     in_service: int = 0
     max_in_service: int = 0
     waiting: int = 0
@@ -408,14 +412,21 @@ class Simulated:
         if fault == "rate_limited" or machine.full:
             machine.counts[role].rejected += 1
             raise RateLimited("429 from the simulated server: wait and try again", self.faults.retry_after_s)
+        twins = machine.inside[key]
         draw = Draw(self.seed, "work", key)
         reply = self._reply(request, role, key, draw)
-        work = math.inf if fault == "hang" else self.speed.work(role, reply, draw)
-        ticket = machine.enter(Job(role, work, reply, fails=fault == "server_error"), request.priority)
+        work = self.speed.work(role, reply, Draw(self.seed, "work", key, twins) if twins else draw)
+        ticket = machine.enter(
+            Job(role, math.inf if fault == "hang" else work, reply, fails=fault == "server_error"), request.priority
+        )
+        machine.inside[key] = twins + 1
         try:
             await ticket.done
         finally:
             machine.leave(ticket)
+            machine.inside[key] -= 1
+            if not machine.inside[key]:
+                del machine.inside[key]
         if fault == "server_error":
             raise Transient("500 from the simulated server: try again")
         return _spoilt(reply, fault) if fault else reply
@@ -428,6 +439,12 @@ class Simulated:
         settings = {name: facts(getattr(self, name)) for name in ("landscape", "speed", "faults")}
         names = {"kind": "Simulated", "simulated": True, "in_process": True, "label": LABEL, "model": "simulated"}
         return {**names, "seed": self.seed, **settings}
+
+    async def seen(self) -> dict[str, float]:
+        """The load of the running loop's machine."""
+        machine = self.machine()
+        served = sum(count.finished for count in machine.counts.values())
+        return {"running": machine.in_service, "waiting": machine.waiting, "served": served}
 
     def stats(self) -> dict[str, Any]:
         """What the machine that was started last has seen (`Machine.stats`)."""

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 
 def plotly_frame(title: str, note: str, x_label: str, height: int) -> Any:
-    """An empty Plotly figure with the lab's layout; ``height`` in pixels. Texts are escaped here."""
+    """An empty Plotly figure with the lab's layout; ``height`` in pixels, a line of the note more. Texts are escaped here."""
     import plotly.graph_objects as go
 
     axis = {"gridcolor": GRID, "zeroline": False, "linecolor": NEUTRAL, "ticks": "outside", "tickcolor": NEUTRAL}
-    head = {"text": escaped(title), "subtitle": {"text": escaped(note)}, "x": 0, "xref": "paper", "xanchor": "left"}
+    lines = [escaped(line) for line in note.split("\n")]
+    more = 17 * (len(lines) - 1)
+    head = {"text": escaped(title), "subtitle": {"text": "<br>".join(lines)}, "x": 0, "xref": "paper", "xanchor": "left"}
+    head |= {"yref": "container", "y": 1 - 28 / (height + more), "yanchor": "top"} if more else {}
     return go.Figure(
         layout={
             "title": head,
-            "height": height,
-            "margin": {"l": 75, "r": 20, "t": 90, "b": 95},
+            "height": height + more,
+            "margin": {"l": 75, "r": 20, "t": 90 + more, "b": 95},
             "paper_bgcolor": "rgba(0, 0, 0, 0)",
             "plot_bgcolor": "rgba(0, 0, 0, 0)",
             "font": {"color": NEUTRAL, "size": 13},
@@ -61,7 +64,8 @@ def label_below(axes: matplotlib.axes.Axes, label: str, note: str) -> None:
     axes.set_xlabel(label)
     page = axes.get_figure(root=True)
     if note and page is not None:
-        lines = textwrap.wrap(plain(note), max(10, int(13 * page.get_figwidth())))
+        letters = max(10, int(16 * page.get_figwidth()))
+        lines = [part for line in note.split("\n") for part in textwrap.wrap(plain(line), letters)]
         page.supxlabel("\n".join(lines), fontsize=7, color="0.35", x=0.01, ha="left")
 
 

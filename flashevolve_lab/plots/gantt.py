@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.plots.words import seconds_label, subtitle
-from flashevolve_lab.views import Mark, Span, TimelineSnapshot
+from flashevolve_lab.views import VERSIONS, Mark, Span, TimelineSnapshot
 
 GROUP_GAP = 0.9  # between the lanes of two stages, in lanes
-SHOWN = ("commit", "setting", "depth", "pause", "continue", "resume", "stop")  # marks drawn as lines
+SHOWN = ("commit", "provisional", "rolled back", "setting", "depth", "pause", "continue", "resume", "stop")  # marks drawn as lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,16 @@ class Bar:
     y: float
     start: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The part of a bar after its partial result went on: late samples, or validating what is in the pool already (or left it)."""
+
+    y: float
+    start: float
+    seconds: float
+    kind: Literal["late", "provisional", "rolled back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,16 @@ class GanttInfo:
         """Job outcomes that occur and do not speak for themselves."""
         present = {bar.span.outcome for bar in self.bars}
         return tuple(outcome for outcome in ("running", "failed", "abandoned", "lost") if outcome in present)
+
+    @property
+    def early(self) -> tuple[Early, ...]:
+        """What ran on after its partial result had gone on."""
+        return tuple(part for bar in self.bars if (part := _early(bar)) is not None)
+
+    @property
+    def proven(self) -> tuple[Bar, ...]:
+        """Bars that end in the window because it was proven that they cannot win."""
+        return tuple(bar for bar in self.bars if bar.span.fate == "proven" and bar.span.end is not None and bar.span.end <= self.end)
 
     def centre(self, stage: str) -> float:
         """The middle of a stage's lanes."""
@@ -132,14 +153,29 @@ def _bars(snapshot: TimelineSnapshot, places: dict[tuple[str, int], float], firs
             yield Bar(span, places[span.stage, span.slot], start, min(end, last) - start)
 
 
+def _early(bar: Bar) -> Early | None:
+    span, end = bar.span, bar.start + bar.seconds
+    at = span.released if span.inserted is None else span.inserted
+    if at is None or max(at, bar.start) >= end:
+        return None
+    kind: Literal["late", "provisional", "rolled back"] = "late" if span.inserted is None else "provisional"
+    start = max(at, bar.start)
+    return Early(bar.y, start, end - start, "rolled back" if span.fate == "rolled back" else kind)
+
+
+def marks_of(info: GanttInfo, kind: str) -> list[Mark]:
+    """The marks of a kind of change of the pool, or (``"change"``) of everything else."""
+    return [mark for mark in info.marks if (mark.kind if mark.kind in VERSIONS else "change") == kind]
+
+
 def labels(info: GanttInfo, letters: float) -> dict[int, str]:
     """Labels that fit side by side above the figure: mark's entry → text.
 
-    Changes get room before commits, the earlier before the later. ``letters``: how many fit on the width of the window.
+    Changes get room before roll-backs, those before commits, the earlier before the later. ``letters``: how many fit on the width of the window.
     """
     taken: list[tuple[float, float]] = []
     fitting: dict[int, str] = {}
-    for mark in sorted(info.marks, key=lambda mark: (mark.kind == "commit", mark.at)):
+    for mark in sorted(info.marks, key=lambda mark: ((mark.kind in VERSIONS) + (mark.kind in ("commit", "provisional")), mark.at)):
         text = label_of(mark)
         half = (len(text) + 1) / 2 * (info.end - info.start) / letters
         if all(mark.at + half <= left or mark.at - half >= right for left, right in taken):
@@ -153,6 +189,10 @@ def label_of(mark: Mark) -> str:
     match mark.kind:
         case "commit":
             return f"v{mark.version}"
+        case "provisional":
+            return f"v{mark.version}?"
+        case "rolled back":
+            return f"roll-back {mark.artifact}"
         case "setting":
             return mark.text.partition(":")[0]
         case kind:

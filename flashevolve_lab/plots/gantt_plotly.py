@@ -5,16 +5,18 @@ One rule a change must keep: bars have an explicit width and overlay, or Plotly 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flashevolve_lab.plots.canvas import plotly_empty, plotly_frame
-from flashevolve_lab.plots.gantt import Bar, GanttInfo, labels
-from flashevolve_lab.plots.palette import EDGE, HATCHES, NEUTRAL, stage_colours
+from flashevolve_lab.plots.gantt import Bar, GanttInfo, labels, marks_of
+from flashevolve_lab.plots.palette import EARLY, EDGE, HATCHES, NEUTRAL, stage_colours
 from flashevolve_lab.plots.words import escaped
 from flashevolve_lab.views import Mark, Span
 
 LANE_PIXELS, LEAST_PIXELS, MOST_PIXELS = 16, 260, 1_100
 BAR_WIDTH = 0.86
+RAIL = 0.3  # height of the rail along what validates a provisional artifact
 PATTERN = {"fillmode": "overlay", "fgcolor": "#000000", "fgopacity": 1.0, "size": 6, "solidity": 0.3}
 LETTERS = 130  # that fit above the bars on a notebook's width
 
@@ -26,14 +28,23 @@ def gantt_plotly(info: GanttInfo) -> Any:
     if info.empty:
         return plotly_empty(figure, info.empty)
     colours = stage_colours(info.stages)
-    figure.add_traces([_stage(info, stage, colours[stage]) for stage in info.stages])
-    figure.add_traces([_legend_of(outcome) for outcome in info.outcomes])
-    figure.add_traces(_marks(info))
-    ticks = {"tickvals": [info.centre(stage) for stage in info.stages], "ticktext": [escaped(s) for s in info.stages]}
-    figure.update_yaxes(range=[info.bottom, -1.6], showgrid=False, ticks="", showline=False, **ticks)
+    figure.add_traces(gantt_traces(info, colours))
+    figure.update_yaxes(**lanes_axis(info))
     figure.update_xaxes(range=[info.start, info.end], showgrid=True)
     figure.update_layout(barmode="overlay", bargap=0, hovermode="closest", dragmode="zoom")
     return figure
+
+
+def gantt_traces(info: GanttInfo, colours: Mapping[str, str]) -> list[Any]:
+    """Bars, marks, and the legend of hatches of one run."""
+    stages = [_stage(info, stage, colours[stage]) for stage in info.stages]
+    return [*stages, *_early(info), *(_legend_of(outcome) for outcome in info.outcomes), *_marks(info)]
+
+
+def lanes_axis(info: GanttInfo) -> dict[str, Any]:
+    """The y axis that has one run's lanes."""
+    ticks = {"tickvals": [info.centre(stage) for stage in info.stages], "ticktext": [escaped(s) for s in info.stages]}
+    return {"range": [info.bottom, -1.6], "showgrid": False, "ticks": "", "showline": False, **ticks}
 
 
 def _stage(info: GanttInfo, stage: str, colour: str) -> Any:
@@ -53,6 +64,36 @@ def _stage(info: GanttInfo, stage: str, colour: str) -> Any:
         hovertext=[_hover(bar) for bar in bars],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+
+
+def _early(info: GanttInfo) -> list[Any]:
+    """Late samples, provisional artifacts and roll-backs as bars over the bars; where it was proven that one cannot win, its end."""
+    import plotly.graph_objects as go
+
+    traces = []
+    for kind, style in EARLY.items():
+        parts = [part for part in info.early if part.kind == kind]
+        if not parts:
+            continue
+        late = kind == "late"
+        colour = "rgba(255, 255, 255, 0.6)" if late else "#FFFFFF"
+        marker = {"color": colour, "pattern": {"shape": style.plotly, **PATTERN}, "line": {"color": "#000000", "width": 0.5}}
+        bar = go.Bar(
+            name=style.words,
+            orientation="h",
+            base=[part.start for part in parts],
+            x=[part.seconds for part in parts],
+            y=[part.y if late else part.y - (BAR_WIDTH - RAIL) / 2 for part in parts],
+            width=BAR_WIDTH if late else RAIL,
+            marker=marker,
+            hoverinfo="skip",
+        )
+        traces.append(bar)
+    if ends := info.proven:
+        xs, ys = [bar.start + bar.seconds for bar in ends], [bar.y for bar in ends]
+        look = {"symbol": "line-ns-open", "size": 12, "color": "#000000", "line": {"width": 3}}
+        traces.append(go.Scatter(name="proven", x=xs, y=ys, mode="markers", marker=look, hoverinfo="skip"))
+    return traces
 
 
 def _hover(bar: Bar) -> str:
@@ -77,8 +118,10 @@ def _cost(span: Span) -> str:
 
 
 def _ending(span: Span) -> list[str]:
-    lines = [f"<i>{span.outcome}</i>: {escaped(span.note)}"] if span.note else []
-    return [*lines, f"its item ended: {escaped(span.item_outcome)}"] if span.item_outcome else lines
+    word = span.fate or ("released" if span.released is not None else span.outcome)
+    lines = [f"<i>{word}</i>: {escaped(span.note)}"] if span.note else []
+    ended = escaped(span.item_outcome.replace("_", " "))
+    return [*lines, f"its item ended: {ended}"] if ended else lines
 
 
 def _legend_of(outcome: str) -> Any:
@@ -92,11 +135,14 @@ def _legend_of(outcome: str) -> Any:
 
 
 def _marks(info: GanttInfo) -> list[Any]:
-    commits = [mark for mark in info.marks if mark.kind == "commit"]
-    changes = [mark for mark in info.marks if mark.kind != "commit"]
+    commits, early, gone, changes = (marks_of(info, kind) for kind in ("commit", "provisional", "rolled back", "change"))
     traces = []
     if commits:
         traces += _mark_traces(info, commits, "commit", "solid", "triangle-down", 0.4)
+    if early:
+        traces += _mark_traces(info, early, "joins provisionally", "dot", "triangle-down-open", 0.4)
+    if gone:
+        traces += _mark_traces(info, gone, "roll-back", "dashdot", "x-thin-open", 0.8)
     if changes:
         traces += _mark_traces(info, changes, "change", "dash", "diamond", 0.9)
     return traces

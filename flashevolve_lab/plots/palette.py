@@ -43,6 +43,31 @@ HATCHES: Mapping[str, Hatch] = {
 }
 
 
+EARLY: Mapping[str, Hatch] = {  # what ran on after its partial result had gone on
+    "late": Hatch("|", "||||||", "late samples"),
+    "provisional": Hatch("", "", "provisional"),
+    "rolled back": Hatch("|", "||||||||", "rolled back"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionStyle:
+    """How a staleness action is drawn: the feed's hue, and a hatch that tells it in grey."""
+
+    colour: str
+    plotly: str
+    matplotlib: str
+
+
+ACTION_STYLES: Mapping[str, ActionStyle] = {
+    "accept": ActionStyle("#7CC4A4", "", ""),
+    "update": ActionStyle("#2F74C0", "/", "/////"),
+    "patch": ActionStyle("#B583B5", ".", "....."),
+    "discard": ActionStyle("#B5430A", "x", "xxxxx"),
+}
+OTHER_ACTION = ActionStyle("#8A8A8A", "-", "-----")
+
+
 @dataclass(frozen=True, slots=True)
 class LineStyle:
     """One run among several: told apart by colour, dash and marker."""

@@ -10,11 +10,14 @@ from types import CodeType
 from typing import Any
 
 from flashevolve_lab.errors import SetupError
+from flashevolve_lab.policies.acceptance import ACCEPTANCES, Repeated, Strict, Tolerant
+from flashevolve_lab.policies.completion import COMPLETION, Complete, Speculative
 from flashevolve_lab.policies.schedule import SCHEDULES, Batched, Pipelined, Sequential
 from flashevolve_lab.policies.staleness import STALENESS, Full, Guarded, Reflective
+from flashevolve_lab.policies.workers import WORKERS, Fixed, RateBalanced, ServerAware
 
 LONG = 500  # characters of a field in words that a description keeps
-BUILT_IN: Mapping[str, type] = {**SCHEDULES, **STALENESS}
+BUILT_IN: Mapping[str, type] = {**SCHEDULES, **STALENESS, **WORKERS, **ACCEPTANCES, **COMPLETION}
 
 
 def describe(policy: object) -> dict[str, Any]:
@@ -27,17 +30,19 @@ def describe(policy: object) -> dict[str, Any]:
     )
     facts = {"name": type(policy).__name__, **{k: _jsonable(v) for k, v in values.items()}}
     if type(policy) in BUILT_IN.values():
-        return facts
+        return {name: value for name, value in facts.items() if name not in getattr(policy, "unsaid", ())}
     depth = _depth(policy)
     return {**facts, **({"depth": depth} if depth else {}), "code": _code(type(policy))}
 
 
-def _depth(policy: object) -> int:
+def _depth(policy: object) -> int | str:
     """The depth of a schedule of one's own, for views (which cannot ask it); 0 where there is none."""
     try:
         depth = getattr(policy, "depth", None)
     except Exception:
         return 0
+    if depth == "auto":
+        return "auto"
     return depth if isinstance(depth, int) and not isinstance(depth, bool) and depth > 0 else 0
 
 
@@ -91,7 +96,8 @@ class Policies:
             if cls is None:
                 known = ", ".join(sorted(BUILT_IN))
                 raise SetupError(f"the policy {described!r} is not built in ({known}): pass the object itself again")
-            self._live[key] = cls(**{k: v for k, v in described.items() if k != "name"})
+            said = {**getattr(cls, "before", {}), **described}
+            self._live[key] = cls(**{k: v for k, v in said.items() if k != "name"})
         self._last[id(described)] = (described, self._live[key])
         return self._live[key]
 
@@ -117,5 +123,6 @@ def _words(value: object) -> str:
 
 
 __all__ = [
-    "BUILT_IN", "SCHEDULES", "STALENESS", "Batched", "Full", "Guarded", "Pipelined", "Policies", "Reflective", "Sequential", "describe",
+    "ACCEPTANCES", "BUILT_IN", "Repeated", "Strict", "Tolerant", "COMPLETION", "SCHEDULES", "Complete", "Speculative", "STALENESS", "WORKERS", "Batched", "Fixed", "Full", "Guarded", "Pipelined", "Policies", "RateBalanced", "Reflective", "Sequential",
+    "ServerAware", "describe",
 ]  # fmt: skip

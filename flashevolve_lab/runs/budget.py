@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.llm import LLM
@@ -42,6 +43,22 @@ class Budget:
     def limits(self) -> dict[str, float]:
         """The limits that were given."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+def budget_from(given: Any) -> Budget:
+    """A budget as it is, or made from a dictionary of its limits.
+
+    Raises:
+        SetupError: it is neither, or there is no such limit.
+    """
+    if isinstance(given, Budget):
+        return given
+    if not isinstance(given, Mapping):
+        raise SetupError(f"budget: expected lab.Budget(metric_calls=…); got {type(given).__name__}")
+    names = [f.name for f in fields(Budget)]
+    if unknown := [str(name) for name in given if name not in names]:
+        raise SetupError(f"budget: there is no limit of {', '.join(unknown)}; the limits are {', '.join(names)}")
+    return Budget(**given)
 
 
 def check_prices(models: Iterable[LLM]) -> None:

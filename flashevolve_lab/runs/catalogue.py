@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashevolve_lab.errors import LogError
+from flashevolve_lab.errors import LogError, SetupError
 from flashevolve_lab.runs.handle import Run
 from flashevolve_lab.runs.launch import FOLDER, running_at
 from flashevolve_lab.store import files
@@ -24,7 +25,10 @@ def open_run(path: str | Path) -> Run:
 
     Raises:
         LogError: no such file, or not a run file, or of a newer format.
+        SetupError: no path at all.
     """
+    if not isinstance(path, (str, PathLike)):
+        raise SetupError(f"open: expected the path of a run's file, e.g. lab.runs()['path'][0]; got {path!r}")
     return running_at(Path(path)) or Run(Path(path))
 
 

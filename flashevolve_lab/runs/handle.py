@@ -103,9 +103,22 @@ class Run:
             columns = self._tables.columns(name)
         return pd.DataFrame(columns)
 
+    def gepa_result(self) -> Any:
+        """The run so far as a ``gepa.GEPAResult`` (or an object of the same fields, where gepa is not installed): candidates, parents,
+        scores, ``best_candidate``, ``to_dict()``. Provisional artifacts are not in it.
+
+        Raises:
+            SetupError: the seed is not scored yet.
+        """
+        from flashevolve_lab.runs.exporting import gepa_result
+
+        with self._lock:
+            entries = self._read()
+            return gepa_result(self._state, entries, str(self.path))
+
     @property
     def figures(self) -> Figures:
-        """Figures of the log so far: ``figures.score()``, ``figures.gantt()``, each with ``.export(path)``."""
+        """Figures of the log so far: ``figures.score()``, ``figures.gantt()``, ``figures.gaps()``, each with ``.export(path)``."""
         from flashevolve_lab.plots import Figures
 
         return Figures(lambda: self.entries, self.name)
@@ -179,6 +192,9 @@ class Run:
         *,
         schedule: Any = UNCHANGED,
         staleness: Any = UNCHANGED,
+        acceptance: Any = UNCHANGED,
+        completion: Any = UNCHANGED,
+        workers: Any = UNCHANGED,
         slots: Mapping[str, int] | Unchanged = UNCHANGED,
         concurrency: int | Unchanged = UNCHANGED,
         max_failures: int | Unchanged = UNCHANGED,
@@ -190,8 +206,13 @@ class Run:
         Args:
             schedule: `Sequential`, `Batched(p, n)`, `Pipelined(depth)` or one of your own.
             staleness: `Full`, `Guarded(max_gap)`, `Reflective` or an object with ``judge(item)``.
-            slots: Worker slots by stage; a stage that is left out has as many as the schedule's depth.
-            concurrency: Calls in flight at each server.
+            completion: `Complete`, `Speculative` or an object with ``judge(partial)``.
+            workers: `Fixed`, `RateBalanced`, `ServerAware` or an object with ``judge(load)``. What the one before had changed of
+                the slots is given back.
+            acceptance: `Strict`, `Tolerant(margin)`, `Repeated(times)` or an object with ``judge(gate)``.
+            slots: Worker slots by stage; a stage that is left out has as many as ``workers`` gives it, by default the
+                schedule's depth. No policy changes those that are named here.
+            concurrency: Calls in flight at each server; a worker policy may lower it, and raises it no further than this.
             max_failures: Failures in a row, of one kind, that end the run (at least twice the depth).
             budget: All limits anew; never below what is spent or promised.
             why: Kept with the change.
@@ -203,6 +224,9 @@ class Run:
         knobs = given(
             schedule=schedule,
             staleness=staleness,
+            acceptance=acceptance,
+            completion=completion,
+            workers=workers,
             slots=slots,
             concurrency=concurrency,
             max_failures=max_failures,
@@ -307,7 +331,10 @@ class Run:
 
         Raises:
             RunError: it ended by failures; the reason is in the message, and everything finished is kept.
+            SetupError: ``timeout`` is no number of seconds.
         """
+        if timeout is not None and (not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or timeout != timeout):
+            raise SetupError(f"wait(timeout): expected a number of seconds, or None to wait until the end; got {timeout!r}")
         if self._shell is not None:
             concurrent.futures.wait([self._shell.done], timeout)
             return self._ended()

@@ -35,7 +35,8 @@ def limits_recorded(limits: Limits, sample_timeout_s: float) -> dict[str, Any]:
     """The setting "limits": everything about calls but the concurrency, which is a knob of its own."""
     values = {"deadline_s": limits.deadline_s, "retries": limits.retries, "backoff_s": limits.backoff_s}
     seconds = {**values, "sample_timeout_s": sample_timeout_s}
-    return {name: value if isfinite(value) else str(value) for name, value in seconds.items()}  # JSON knows no infinity
+    finite = {name: value if isfinite(value) else str(value) for name, value in seconds.items()}  # JSON knows no infinity
+    return {**finite, "hedge": limits.hedge}
 
 
 def limits_in_force(settings: Mapping[str, Any]) -> tuple[Limits, float]:
@@ -57,13 +58,46 @@ def recorded(values: Mapping[str, Any], policies: Policies, stages: Sequence[str
 def _schedule(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
     if isinstance(value, type) or not (hasattr(value, "admits") and hasattr(value, "depth")):
         raise SetupError(f"schedule: expected Sequential(), Batched(p, n), Pipelined(depth) or one of your own; got {value!r}")
-    _whole("schedule.depth", value.depth)
+    if value.depth == "auto":
+        _finds_depth(value)
+    else:
+        _whole("schedule.depth", value.depth)
     return policies.live(value)
+
+
+def _finds_depth(value: Any) -> None:
+    if not callable(getattr(value, "review", None)):
+        raise SetupError(f'schedule: with the depth "auto" it needs least, most and review(load); got {value!r}')
+    least, most = (_whole(f"schedule.{name}", getattr(value, name, None)) for name in ("least", "most"))
+    if least > most:
+        raise SetupError(f"schedule: expected least ≤ most; got least={least}, most={most}")
 
 
 def _staleness(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
     if isinstance(value, type) or not callable(getattr(value, "judge", None)):
         raise SetupError(f"staleness: expected Full(), Guarded(max_gap) or an object with judge(item); got {value!r}")
+    return policies.live(value)
+
+
+def _acceptance(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
+    if isinstance(value, type) or not callable(getattr(value, "judge", None)):
+        raise SetupError(f"acceptance: expected Strict(), Tolerant(), Repeated() or an object with judge(gate); got {value!r}")
+    return policies.live(value)
+
+
+def _completion(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
+    if isinstance(value, type) or not callable(getattr(value, "judge", None)):
+        raise SetupError(f"completion: expected Complete(), Speculative() or an object with judge(partial); got {value!r}")
+    return policies.live(value)
+
+
+def _workers(value: Any, policies: Policies, stages: Sequence[str]) -> dict[str, Any]:
+    if isinstance(value, type) or not callable(getattr(value, "judge", None)):
+        known = "Fixed(), RateBalanced(), ServerAware()"
+        raise SetupError(f"workers: expected {known} or an object with every_s and judge(load); got {value!r}")
+    every_s = getattr(value, "every_s", 1.0)
+    if every_s is not None and not (isinstance(every_s, (int, float)) and every_s > 0):
+        raise SetupError(f"workers.every_s: expected a number of seconds above 0, or None for no review; got {every_s!r}")
     return policies.live(value)
 
 
@@ -97,9 +131,13 @@ def _whole(what: str, value: Any) -> int:
     return value
 
 
+POLICY_KNOBS = ("schedule", "staleness", "acceptance", "completion", "workers")
 KNOBS: Mapping[str, Callable[[Any, Policies, Sequence[str]], Any]] = {
     "schedule": _schedule,
     "staleness": _staleness,
+    "acceptance": _acceptance,
+    "completion": _completion,
+    "workers": _workers,
     "slots": _slots,
     "concurrency": _concurrency,
     "max_failures": _max_failures,

@@ -26,14 +26,15 @@ from flashevolve_lab.core.events import RunStarted, Warned
 from flashevolve_lab.engine import Clock, Scaled, Shell, Virtual, Wall
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.llm import LLM, Limits
-from flashevolve_lab.policies import Guarded, Pipelined, Policies
-from flashevolve_lab.runs.budget import Budget, check_prices
+from flashevolve_lab.policies import Complete, Fixed, Guarded, Pipelined, Policies, Strict
+from flashevolve_lab.runs.budget import Budget, budget_from, check_prices
 from flashevolve_lab.runs.handle import Run
 from flashevolve_lab.runs.knobs import SAMPLE_TIMEOUT_S, limits_recorded, recorded
 from flashevolve_lab.store import Writer
 from flashevolve_lab.tasks import Task
 
 FOLDER = "data/runs"
+NAME_MAX = 200  # bytes: a file's name may have 255, with the date and the endings
 BEGUN_S = 5.0
 CHECK_S = 15.0  # how long a model may take to say that it is ready
 FEW = 10  # a forecast of fewer proposals than this is worth a warning
@@ -56,11 +57,14 @@ def start(
     algorithm: Plan | None = None,
     *,
     llm: LLM | Sequence[LLM],
-    budget: Budget,
+    budget: Budget | Mapping[str, float],
     reflection_llm: LLM | Sequence[LLM] | None = None,
     patch_llm: LLM | Sequence[LLM] | None = None,
     schedule: Any = None,
     staleness: Any = None,
+    completion: Any = None,
+    workers: Any = None,
+    acceptance: Any = None,
     slots: Mapping[str, int] | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
@@ -77,11 +81,16 @@ def start(
         algorithm: What evolves it; by default `GEPA()`.
         llm: The model that programs call, and that reflects unless ``reflection_llm`` is given. A list: the same role on
             several servers, a call goes to the one with the most room.
-        budget: What may be spent; never exceeded.
+        budget: What may be spent; never exceeded. Also as a dictionary: ``{"metric_calls": 2_000}``.
         reflection_llm: The model that proposes.
         patch_llm: The model that rewrites stale artifacts; by default the one that proposes.
-        schedule: `Sequential`, `Batched(p, n)` or `Pipelined(depth)` (the default, depth 16).
+        schedule: `Sequential`, `Batched(p, n)` or `Pipelined(depth)` (the default, depth 16); ``Pipelined("auto")`` finds its own.
         staleness: `Full`, `Guarded(max_gap)` (the default, 8), or an object with ``judge(item)``.
+        workers: Who changes worker slots in the run: `Fixed` (the default: nobody), `RateBalanced`, `ServerAware` or an object with
+            ``judge(load)``.
+        completion: When a partial result may go on: `Complete` (the default: never) or `Speculative`.
+        acceptance: When a child passes its gate: `Strict` (the default), `Tolerant(margin)`, `Repeated(times)`, or an object with
+            ``judge(gate)``.
         slots: Worker slots by stage; by default as many as the schedule's depth.
         limits: Calls in flight, deadline and retries.
         clock: `Wall()`, `Scaled(factor)` or `Virtual()`; the last two for simulated models.
@@ -98,6 +107,7 @@ def start(
     clock = Wall() if clock is None else clock
     limits = Limits() if limits is None else limits
     models = roles(llm, reflection_llm, patch_llm)
+    budget = budget_from(budget)
     _check_arguments(task, algorithm, models, budget, limits, clock, seed)
     check_patience(sample_timeout_s)
     worker = algorithm.bind(task, seed)
@@ -105,6 +115,8 @@ def start(
     check_models(models)
     policies = Policies()
     knobs = {"schedule": schedule or Pipelined(), "staleness": staleness or Guarded(), "concurrency": limits.concurrency}
+    knobs["completion"], knobs["workers"] = completion or Complete(), workers or Fixed()
+    knobs["acceptance"] = acceptance or Strict()
     settings = recorded({**knobs, "slots": slots or {}}, policies, worker.graph.names)
     settings["limits"] = limits_recorded(limits, sample_timeout_s)
     path = _path(name, task.name, Path(folder))
@@ -202,7 +214,7 @@ def _check_arguments(
     wanted += [("clock", clock, (Wall, Scaled, Virtual), "lab.Wall(), lab.Scaled(factor) or lab.Virtual()")]
     wanted += [("seed", seed, int, "an integer")]
     for what, value, cls, expected in wanted:
-        if not isinstance(value, cls):
+        if not isinstance(value, cls) or isinstance(value, bool):
             raise SetupError(f"{what}: expected {expected}; got {type(value).__name__}")
     if isinstance(algorithm, type) or not hasattr(algorithm, "bind"):
         raise SetupError(f"algorithm: expected lab.GEPA(…); got {algorithm!r}")
@@ -311,13 +323,18 @@ def _path(name: str | None, task: str, folder: Path) -> Path:
     if name is not None:
         if not isinstance(name, str) or not re.fullmatch(r"[\w.\- ]+", name):
             raise SetupError(f"name: expected letters, digits, spaces, '.', '-' and '_'; got {name!r}")
+        if len(name.encode("utf-8", "surrogatepass")) > NAME_MAX:
+            raise SetupError(
+                f"name: expected at most {NAME_MAX} bytes, as it names a file; got {len(name)} characters: {name[:40]!r}…"
+            )
         path = folder / f"{name}.sqlite"
         if path.exists():
             raise SetupError(
                 f"name: a run {name!r} exists in {folder}: choose another, or look at it with lab.open({str(path)!r})"
             )
         return path
-    stem = re.sub(r"[^\w.-]+", "-", task) + datetime.now().strftime("-%Y%m%d-%H%M%S")
+    short = re.sub(r"[^\w.-]+", "-", task).encode("utf-8", "ignore")[:NAME_MAX].decode("utf-8", "ignore")
+    stem = short + datetime.now().strftime("-%Y%m%d-%H%M%S")
     candidates = (folder / f"{stem}{suffix}.sqlite" for suffix in ("", *(f"-{i}" for i in range(2, 10_000))))
     return next(path for path in candidates if not path.exists())
 

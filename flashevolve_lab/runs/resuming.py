@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flashevolve_lab.algorithms import GEPA, Plan
+from flashevolve_lab.algorithms import GEPA, Merge, Plan
 from flashevolve_lab.core import Entry, RunState
 from flashevolve_lab.core import inputs as on
 from flashevolve_lab.core.events import Continued, Paused, RunResumed, RunStarted
@@ -22,7 +22,7 @@ from flashevolve_lab.llm import LLM, Limits
 from flashevolve_lab.policies import Policies
 from flashevolve_lab.runs.budget import Budget, check_prices
 from flashevolve_lab.runs.handle import Run
-from flashevolve_lab.runs.knobs import UNCHANGED, Unchanged, given, limits_in_force, limits_recorded, recorded
+from flashevolve_lab.runs.knobs import POLICY_KNOBS, UNCHANGED, Unchanged, given, limits_in_force, limits_recorded, recorded
 from flashevolve_lab.runs.launch import (
     check_llms,
     check_models,
@@ -51,6 +51,9 @@ def resume(
     paused: bool | None = None,
     schedule: Any = UNCHANGED,
     staleness: Any = UNCHANGED,
+    acceptance: Any = UNCHANGED,
+    completion: Any = UNCHANGED,
+    workers: Any = UNCHANGED,
     slots: Mapping[str, int] | Unchanged = UNCHANGED,
     concurrency: int | Unchanged = UNCHANGED,
     max_failures: int | Unchanged = UNCHANGED,
@@ -66,8 +69,8 @@ def resume(
         limits, sample_timeout_s: As for `start`; by default those in force when the run ended.
         clock: As for `start`; of the kind the run began with.
         paused: Whether it begins paused; by default as it was when it ended.
-        schedule, staleness, slots, concurrency, max_failures: Changed at once, as by ``run.set``; policies from a notebook cell
-            must be given again.
+        schedule, staleness, acceptance, completion, workers, slots, concurrency, max_failures: Changed at once, as by ``run.set``;
+            policies from a notebook cell must be given again.
         budget: A larger budget, for a run that had spent its own.
 
     Raises:
@@ -89,14 +92,18 @@ def resume(
     knobs = given(
         schedule=schedule,
         staleness=staleness,
+        acceptance=acceptance,
+        completion=completion,
+        workers=workers,
         slots=slots,
         concurrency=concurrency,
         max_failures=max_failures,
         budget=budget,
     )
     changes = recorded(knobs, policies, worker.graph.names)
-    for knob in ("schedule", "staleness"):
-        policies(changes.get(knob, state.settings[knob]))
+    for knob in POLICY_KNOBS:
+        if known := changes.get(knob, state.settings.get(knob)):  # an old log may not have it
+            policies(known)
     limits, sample_timeout_s = _limits(state, limits, sample_timeout_s, changes)
     if "dollars" in changes.get("budget", state.budget):
         check_prices(model for of_role in models.values() for model in of_role)
@@ -166,6 +173,8 @@ def _was_paused(entries: Sequence[Entry]) -> bool:
 def _algorithm(started: RunStarted, given: Plan | None) -> Plan:
     """The run's algorithm: as given, or rebuilt when it is a plain GEPA; it must describe itself as recorded."""
     facts = {k: v for k, v in started.algorithm.items() if k not in ("name", "proposer", "patcher")}
+    if merge := facts.get("merge"):
+        facts["merge"] = Merge(**merge)
     algorithm = given if given is not None or started.algorithm.get("name") != "GEPA" else GEPA(**facts)
     if algorithm is None or algorithm.describe() != dict(started.algorithm):
         now = algorithm.describe() if algorithm else None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from flashevolve_lab.core import Item, Job, Population, RunState
+from flashevolve_lab.core import Item, Job, Meters, Population, RunState
 
 
 def copied(state: RunState) -> RunState:
@@ -47,5 +47,6 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     Counter: Counter,
     Item: _fields_copied,
     Job: _fields_copied,
+    Meters: _fields_copied,
     Population: _population_copied,
 }

@@ -34,7 +34,7 @@ class Status:
     """A run at one moment.
 
     ``state``: new, running, paused, stopped, or interrupted (its process is gone). ``kind`` and ``reason``: why it stopped.
-    ``seconds``: lab seconds. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``failed_calls``: attempts that brought no reply, the last one's words beside it. ``forecast``: how many
+    ``seconds``: lab seconds. ``in_flight``: proposals, of the ``depth`` that may be now. ``spent`` and ``budget``: by dimension. ``outcomes``: how proposals ended. ``failed_calls``: attempts that brought no reply, the last one's words beside it. ``forecast``: how many
     the budget was reckoned to allow before the start. ``simulated``: a model it uses, or used before a resume, is simulated.
     """
 
@@ -47,6 +47,7 @@ class Status:
     proposals: int
     accepted: int
     in_flight: int
+    depth: int
     seed_score: float | None
     best_score: float | None
     spent: Mapping[str, float]
@@ -64,6 +65,8 @@ class Status:
         label = " (simulated model)" if self.simulated else ""
         parts = [f"{self.run}{label}: {self.state}, {self.seconds:,.1f} s"]
         parts.append(f"{self.proposals} proposals, {self.accepted} accepted")
+        if self.state == "running" and self.depth:
+            parts.append(f"{self.in_flight} of {self.depth} in flight")
         if self.best_score is not None:
             parts.append(f"best {self.best_score:.3f} (seed {self.seed_score:.3f})")
         if self.failed_calls:
@@ -76,11 +79,13 @@ class Status:
         return ", ".join(parts) + (f". Stopped by {self.kind}: {self.reason}" if self.reason else "")
 
 
-OUTCOMES = ("committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable")
+OUTCOMES = ("committed", "rejected", "outdone", "rolled_back", "skipped", "refused", "failed", "discarded", "distilled", "unaffordable")
 
 
 def status_of(state: RunState, name: str, alive: bool) -> Status:
     """The status of a folded state; ``alive``: some process is still writing its log."""
+    from flashevolve_lab.views import depth_of
+
     best, order = state.pool.best(), state.pool.order
     started = state.started
     models = [model for llm in state.llms for of_role in llm.values() for model in of_role]
@@ -92,8 +97,9 @@ def status_of(state: RunState, name: str, alive: bool) -> Status:
         seconds=state.at,
         version=state.pool.version,
         proposals=state.spent.proposals,
-        accepted=max(0, len(order) - 1),
+        accepted=max(0, sum(not member.rival for member in order) - 1),
         in_flight=state.in_flight,
+        depth=depth_of(state) if started else 0,
         seed_score=order[0].mean if order else None,
         best_score=best.mean if best else None,
         spent=state.spent.as_dict(),

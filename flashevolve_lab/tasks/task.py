@@ -86,6 +86,12 @@ class Prompt:
     temperature: float | None = 0.0
     choices: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, int) or isinstance(self.max_tokens, bool) or self.max_tokens < 1:
+            raise SetupError(f"Prompt(max_tokens=…): expected an integer of at least 1; got {self.max_tokens!r}")
+        if self.temperature is not None and not (isinstance(self.temperature, (int, float)) and self.temperature >= 0):
+            raise SetupError(f"Prompt(temperature=…): expected a number of at least 0, or None; got {self.temperature!r}")
+
     async def __call__(self, components: Components, example: Example, llm: Asker) -> str:
         reply = await llm.complete(
             str(example[self.input]),
@@ -111,6 +117,8 @@ class Task:
         perfect: The value that cannot be beaten; minibatches where the parent already has it everywhere are skipped.
         worst: The value of an example on which the program itself failed.
         show: ``example -> str``: how an example is shown to the reflection and in the lab.
+        parallel: Programs that run at once at most, for one that is not thread-safe; None: as many as there is work. The wait
+            for a turn does not count against ``sample_timeout_s``.
 
     Raises:
         SetupError: says which part is missing or has the wrong type, what was expected and what came.
@@ -125,6 +133,7 @@ class Task:
     perfect: float = 1.0
     worst: float = 0.0
     show: Callable[[Example], str] = field(default=lambda example: shown(example))
+    parallel: int | None = None
 
     def __post_init__(self) -> None:
         seed = {"prompt": self.seed} if isinstance(self.seed, str) else self.seed
@@ -139,6 +148,9 @@ class Task:
         for name in ("perfect", "worst"):
             if not isinstance(getattr(self, name), (int, float)) or not math.isfinite(getattr(self, name)):
                 raise SetupError(f"{name}: expected a finite number; got {getattr(self, name)!r}")
+        number = isinstance(self.parallel, int) and not isinstance(self.parallel, bool)
+        if self.parallel is not None and not (number and self.parallel >= 1):
+            raise SetupError(f"parallel: expected a number of programs of at least 1, or None; got {self.parallel!r}")
         if isinstance(self.program, Prompt):
             _check_prompt(self.program, self.components, self.train, self.val)
 

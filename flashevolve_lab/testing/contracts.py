@@ -7,12 +7,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from flashevolve_lab.core import Entry, Pace, Schedule, StaleItem, Staleness, Starts, Verdict
+from flashevolve_lab.core import (
+    Acceptance,
+    Accepting,
+    Change,
+    Entry,
+    Gate,
+    Load,
+    Pace,
+    Schedule,
+    ServerLoad,
+    StageLoad,
+    StaleItem,
+    Staleness,
+    Starts,
+    Verdict,
+    Workers,
+)
 from flashevolve_lab.core.events import Paused, RunStopped, Warned
 from flashevolve_lab.policies import Policies
 
+REST = 1_000  # reviews after which slots stand still
 ACTIONS = ("accept", "update", "patch", "discard")
 HARD_TEXTS = (
     "",
@@ -64,9 +82,39 @@ def staleness_contract(policy: Staleness) -> None:
     _recordable(policy)
 
 
+def gates() -> list[Gate]:
+    """A grid of gates: behind, level and ahead, after one to eight rounds."""
+    scores: tuple[tuple[float, ...], ...] = ((0.0, 0.0, 0.0), (0.5, 0.0, 1.0), (1.0, 1.0, 1.0))
+    return [
+        Gate("p7", "proposal", (parent,) * rounds, (child,) * rounds)
+        for parent, child, rounds in itertools.product(scores, scores, range(1, 9))
+    ]
+
+
+def acceptance_contract(policy: Accepting) -> None:
+    """An acceptance policy answers every gate with a reason, the same each time, decides within eight rounds, and can be recorded."""
+    for gate in gates():
+        given = policy.judge(gate)
+        assert isinstance(given, Acceptance), f"judge returns an Acceptance; got {given!r}"
+        assert isinstance(given.reason, str) and given.reason.strip(), f"an acceptance has a reason in words; got {given!r}"
+        assert policy.judge(gate) == given, f"the same gate gets the same answer; got {policy.judge(gate)} after {given}"
+        assert not given.again or gate.rounds < 8, f"it decides within 8 rounds; got {given!r} after {gate.rounds}"
+    _recordable(policy)
+
+
 def schedule_contract(schedule: Schedule) -> None:
-    """A schedule admits no more than its depth, nothing beyond it, something when nothing is in flight, and can be recorded."""
-    depth = schedule.depth
+    """A schedule admits no more than its depth, nothing beyond it, something when nothing is in flight, and can be recorded.
+
+    One with the depth "auto" admits up to its ``most``, and what it wants in a review stays within its bounds.
+    """
+    found: Any = schedule
+    if schedule.depth == "auto":
+        for load in loads():
+            for change in found.review(load):
+                assert isinstance(change, Change) and change.what == "depth", f"review changes the depth only; got {change!r}"
+                assert found.least <= change.to <= found.most, f"the depth stays within its bounds; got {change!r}"
+            assert list(found.review(load)) == list(found.review(load)), "the same load gets the same answer"
+    depth = found.most if schedule.depth == "auto" else schedule.depth
     assert isinstance(depth, int) and depth >= 1, f"depth is an integer of at least 1; got {depth!r}"
     for in_flight in (*range(min(depth, 64) + 1), depth, depth + 1, 10 * depth):
         starts = schedule.admits(Pace(in_flight, 0))
@@ -77,6 +125,58 @@ def schedule_contract(schedule: Schedule) -> None:
         assert schedule.admits(Pace(in_flight, 0)) == starts, "the same pace gets the same answer"
     assert schedule.admits(Pace(0, 0)).count >= 1, "something starts when nothing is in flight, or the run never goes on"
     _recordable(schedule)
+
+
+def loads() -> list[Load]:
+    """A grid of loads: servers idle to refusing, stages idle to crowded, few and many proposals in flight."""
+    says: list[dict[str, Any]] = [{}, {"running": 60.0, "waiting": 0.0, "kv_cache": 0.2, "backlog": 500}]
+    says.append({"running": 60.0, "waiting": 40.0, "kv_cache": 1.0})
+    servers = [
+        ServerLoad(busy=busy, lately=busy, calls=calls, ceiling=64, lowered=refused > 0, refused=refused, **told)
+        for busy in (0.0, 0.5, 0.93, 0.965, 1.0)
+        for calls, refused in ((1, 0), (64, 0), (64, 3))
+        for told in says
+    ]
+    shapes = [
+        (StageLoad("first", slots, slots * share, waiting, rate), StageLoad("last", slots, 0.0, 3.0, rate / 4, slots > 8))
+        for slots, share, waiting, rate in ((1, 0.0, 0.0, 0.0), (1, 1.0, 5.0, 60.0), (16, 0.3, 0.0, 8.0), (70, 1.0, 90.0, 900.0))
+    ]
+    return [
+        Load(5.0, stages, server, depth, depth * share, 10, 2, 5 if share == 1.0 else 0, 1_000)
+        for stages, server, depth, share in itertools.product(shapes, servers, (1, 300), (0.5, 1.0))
+    ]
+
+
+def workers_contract(policy: Workers) -> None:
+    """A worker policy answers every load with changes of known things to at least 1, each with a reason, the same each time.
+
+    And its wishes lead somewhere: at a load that never changes, slots that follow them come to rest.
+    """
+    every_s = policy.every_s
+    assert every_s is None or every_s > 0, f"every_s is a number of seconds above 0, or None; got {every_s!r}"
+    for load in loads():
+        changes = list(policy.judge(load))
+        known = (*(stage.stage for stage in load.stages), "concurrency")
+        for change in changes:
+            assert isinstance(change, Change), f"judge returns Changes; got {change!r}"
+            assert change.what in known, f"a change is of one of {known}; got {change!r}"
+            assert isinstance(change.to, int) and change.to >= 1, f"at least 1; got {change!r}"
+            assert isinstance(change.why, str) and change.why.strip(), f"a change has a reason in words; got {change!r}"
+            assert change.after >= 1 and change.pause >= 0, f"it takes one review at least; got {change!r}"
+        assert len({change.what for change in changes}) == len(changes), f"one change of each thing; got {changes}"
+        assert list(policy.judge(load)) == changes, "the same load gets the same answer"
+        _comes_to_rest(policy, load)
+    _recordable(policy)
+
+
+def _comes_to_rest(policy: Workers, load: Load) -> None:
+    for _ in range(REST):
+        wanted = {change.what: change.to for change in policy.judge(load) if change.what != "concurrency"}
+        moved = tuple(replace(stage, slots=wanted.get(stage.stage, stage.slots)) for stage in load.stages)
+        if moved == load.stages:
+            return
+        load = replace(load, stages=moved)
+    raise AssertionError(f"slots come to rest at a load that does not change; after {REST} reviews they still move at {load}")
 
 
 def _recordable(policy: Any) -> None:

@@ -19,6 +19,7 @@ from flashevolve_lab.core import (
     Item,
     Job,
     NewItem,
+    Partial,
     Route,
     Rules,
     RunState,
@@ -35,7 +36,7 @@ from flashevolve_lab.core import (
     plan,
 )
 from flashevolve_lab.errors import InvariantError
-from flashevolve_lab.policies import Full, Pipelined, Policies
+from flashevolve_lab.policies import Fixed, Full, Pipelined, Policies
 
 TOLD = 30
 """How many of the last events a broken invariant tells."""
@@ -93,6 +94,18 @@ class Toy:
             return [made, gated, events.ItemQueued(item.id, "test", facts)]
         return [made, gated, events.ItemEnded(item.id, "rejected", "told to reject", child)]
 
+    def prefix(self, state: RunState, item: Item, stage: str, share: float, rounds: int) -> Sequence[int]:
+        """None: a test is one sample."""
+        return ()
+
+    def partial(self, state: RunState, job: Job, given: events.SampleScored) -> tuple[Partial, Mapping[int, float]] | None:
+        """None: its jobs have no parts."""
+        return None
+
+    def outdone(self, state: RunState, item: Item, stage: str, partial: Partial, why: str) -> Sequence[Route]:
+        """It ends; never asked."""
+        return [events.ItemEnded(item.id, "outdone", why, item.data.get("child", ""))]
+
     def situation(self, state: RunState, item: Item) -> Situation:
         """Stale by any commit since its base."""
         gap = 0 if item.kind == "seed" else state.pool.gap(item.base, item.batch)
@@ -119,6 +132,10 @@ class Toy:
             version=state.pool.version,
         )
 
+    def companions(self, state: RunState, item: Item, stage: str) -> Sequence[str] | None:
+        """None: its jobs take one item each."""
+        return None
+
     def inject(self, state: RunState, parent: str, components: Mapping[str, str]) -> Sequence[Event]:
         """A person's text, waiting for its test."""
         child, id = state.next_id("a"), state.next_id("p")
@@ -136,7 +153,7 @@ class PureRun:
 
     Args:
         algorithm: `Toy` by default.
-        schedule, staleness: Policies; by default ``Pipelined(1)`` and `Full`.
+        schedule, staleness, workers: Policies; by default ``Pipelined(1)``, `Full` and `Fixed`.
         budget: Dimension → limit.
         settings: Further settings as the log has them (``slots``, ``max_failures``, ``concurrency``).
     """
@@ -147,6 +164,7 @@ class PureRun:
         *,
         schedule: Any = None,
         staleness: Any = None,
+        workers: Any = None,
         budget: Mapping[str, float] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -156,7 +174,7 @@ class PureRun:
         self.state = RunState()
         self.entries: list[Entry] = []
         self.at = 0.0
-        knobs = {"schedule": schedule or Pipelined(1), "staleness": staleness or Full()}
+        knobs = {"schedule": schedule or Pipelined(1), "staleness": staleness or Full(), "workers": workers or Fixed()}
         values = {**{knob: self.policies.live(policy) for knob, policy in knobs.items()}, "slots": {}, **(settings or {})}
         started = events.RunStarted(
             run="pure",
@@ -208,7 +226,7 @@ class PureRun:
 
     def set(self, **knobs: Any) -> list[Event]:
         """Change knobs; policies may be given as objects."""
-        values = {k: self.policies.live(v) if k in ("schedule", "staleness") else v for k, v in knobs.items()}
+        values = {k: self.policies.live(v) if k in ("schedule", "staleness", "workers") else v for k, v in knobs.items()}
         return self.turn(inputs.SetKnobs(values))
 
     def of(self, kind: type[Any]) -> list[Any]:

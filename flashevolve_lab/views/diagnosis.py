@@ -46,6 +46,7 @@ class DiagnosisSnapshot:
         line: One sentence in words. ``limit``, ``starving``, ``staleness``: its parts ("" where there is nothing to say).
         loads: A load for each stage, in the order of the work.
         depth: Proposals that may be in flight now; ``in_flight``: that were, lately; ``calls`` and ``concurrency`` likewise.
+        server: What the server with the longest queue of its own told last, where one tells.
         origins: (stage, "waiting" or "working") → versions that passed while a proposal was there, most first.
     """
 
@@ -61,6 +62,7 @@ class DiagnosisSnapshot:
     calls: float = 0.0
     concurrency: int = 0
     origins: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    server: ev.ServerSeen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Diagnosis:
         """Take in further entries (those seen before are skipped)."""
         for entry in self._folding.fresh(entries):
             at = self._folding.time(entry)
-            if isinstance(entry.event, ev.Committed):
+            if isinstance(entry.event, (ev.Committed, ev.Provisional, ev.RolledBack)):
                 self._attribute(entry.event)
             elif isinstance(entry.event, ev.JobStarted):
                 self._worked.add(entry.event.stage)
@@ -123,6 +125,7 @@ class Diagnosis:
             calls=calls,
             concurrency=concurrency,
             origins=dict(self._origins.most_common()),
+            server=_longest_queue(state),
         )
 
     def _sample(self, at: float) -> None:
@@ -133,12 +136,13 @@ class Diagnosis:
             self._samples.pop()
         self._samples.append(_Sample(at, busy, waiting, state.in_flight, len(state.calls)))
 
-    def _attribute(self, event: ev.Committed) -> None:
+    def _attribute(self, event: ev.Committed | ev.Provisional | ev.RolledBack) -> None:
         """A version passes: every other proposal in flight falls behind by one, where it is now."""
         state = self._folding.state
-        working = {job.item for job in state.jobs.values()}
+        working = {item for job in state.jobs.values() if not job.released for item in job.items}
+        batch = -1 if isinstance(event, ev.RolledBack) else event.batch  # a roll-back belongs to none
         for item in state.items.values():
-            if item.kind == "proposal" and item.id != event.item and item.batch != event.batch:
+            if item.kind == "proposal" and item.id != event.item and item.batch != batch:
                 self._origins[item.stage, "working" if item.id in working else "waiting"] += 1
 
     def _weights(self) -> list[float]:
@@ -176,9 +180,17 @@ class Diagnosis:
 
 
 def depth_of(state: RunState) -> int:
-    """Proposals that may be in flight: the recorded schedule's, or what is left of it against livelock. The one place for it."""
-    depth = _recorded_depth(state.settings.get("schedule") or {})
+    """Proposals that may be in flight: the recorded schedule's, or what it found; or what is left against livelock. The one place."""
+    schedule = state.settings.get("schedule") or {}
+    depth = _found_depth(state, schedule) if schedule.get("depth") == "auto" else _recorded_depth(schedule)
     return depth if state.effective_depth is None else min(depth, state.effective_depth)
+
+
+def _found_depth(state: RunState, schedule: Mapping[str, Any]) -> int:
+    """What a schedule with depth "auto" has found, within its recorded bounds (a schedule of one's own may not record them)."""
+    least, most = (schedule.get(name) for name in ("least", "most"))
+    found = max(state.auto_depth or 1, least if isinstance(least, int) else 1)
+    return max(1, min(found, most)) if isinstance(most, int) else found
 
 
 def _recorded_depth(schedule: Mapping[str, Any]) -> int:
@@ -191,8 +203,8 @@ def _recorded_depth(schedule: Mapping[str, Any]) -> int:
 
 
 def slots_of(state: RunState, stage: str) -> int:
-    """Worker slots of a stage: the setting, or as many as proposals may be in flight."""
-    return int((state.settings.get("slots") or {}).get(stage) or depth_of(state))
+    """Worker slots of a stage: the setting, or as a worker policy gave it, or as many as proposals may be in flight."""
+    return int((state.settings.get("slots") or {}).get(stage) or state.given.get(stage) or depth_of(state))
 
 
 def _moves(event: Event) -> bool:
@@ -219,6 +231,8 @@ def _limit(
         return f"winding down: {spent}", ""
     if concurrency and calls >= FULL * concurrency:
         return f"the gateway limits the run: {calls:.0f} of {concurrency} calls are in flight", ""
+    if saturated := _saturated_server(state):
+        return saturated, ""
     full = [load for load in loads if load.share >= FULL and load.waiting >= 0.5]
     if full:
         load = max(full, key=lambda load: load.waiting)
@@ -227,6 +241,19 @@ def _limit(
     if depth and in_flight >= FULL * depth:
         return f"the schedule limits the run: {_in_flight(depth)}{_most_time(loads)}", ""
     return f"nothing is full: {in_flight:.1f} of {depth} proposals are in flight{_most_time(loads)}", ""
+
+
+def _saturated_server(state: RunState) -> str:
+    """In words, a server that told at its last look that requests wait inside it, at least a tenth of those in service."""
+    told = _longest_queue(state)
+    if told is None or told.waiting < max(1.0, 0.1 * told.running):
+        return ""
+    cache = "" if told.kv_cache is None else f", {told.kv_cache:.0%} of its KV cache in use"
+    return f"the server limits the run: {told.running:.0f} requests in service and {told.waiting:.0f} waiting in it{cache}"
+
+
+def _longest_queue(state: RunState) -> ev.ServerSeen | None:
+    return max(state.servers.values(), key=lambda server: server.waiting, default=None)
 
 
 def _nearly_spent(state: RunState) -> str:

@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashevolve_lab.core import Sample, Spend
+from flashevolve_lab.views.completion import CompletionRow
 from flashevolve_lab.views.staleness import StaleRow
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An artifact as a column shows it. ``version``, ``mean``, ``coverage``: None when it is not in the pool."""
+    """An artifact as a column shows it. ``version``, ``mean``, ``coverage``: None when it is not in the pool.
+
+    ``provisional``: it is in the pool on a part of its validation, so that its mean is a promise; ``rolled_back``: it was.
+    """
 
     id: str
     components: Mapping[str, str]
@@ -24,6 +28,8 @@ class Text:
     version: int | None
     mean: float | None
     coverage: float | None
+    provisional: bool = False
+    rolled_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Trial:
 
     ``current``: with the current counterpart, where that is another text and was run on it (an update gates against it).
     ``shown``: the example as the reflection reads it ("" in logs that do not have it).
+    ``late``: the parent's sample came after the rollout was released: the reflection has not seen it.
     """
 
     example: int
@@ -41,6 +48,7 @@ class Trial:
     parent_trouble: str = ""
     child_trouble: str = ""
     shown: str = ""
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,10 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One job of the item. ``ended``: None while it runs; ``message``: of a failure, ``raw``: a text that could not be used."""
+    """One job of the item. ``ended``: None while it runs; ``message``: of a failure, ``raw``: a text that could not be used.
+
+    ``first``: the examples of its speculative prefix; ``released``: when its item went on with a part of its result (None: not).
+    """
 
     job: str
     stage: str
@@ -74,11 +85,16 @@ class Work:
     outcome: str
     message: str = ""
     raw: str = ""
+    first: tuple[int, ...] = ()
+    released: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Child against parent on the same minibatch."""
+    """Child against parent on the same examples; ``reason``: why it passed or not, in words ("" in old logs).
+
+    ``bound``: ``child_sum`` is not its score but the most it could still have reached.
+    """
 
     at: float
     artifact: str
@@ -86,6 +102,8 @@ class Gate:
     passed: bool
     parent_sum: float
     child_sum: float
+    reason: str = ""
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +119,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """An ancestor or descendant. ``outcome``: "in the pool", or how its item ended ("" while it has not)."""
+    """An ancestor or descendant. ``outcome``: "in the pool", "provisional", "rolled back", or how its item ended ("" while it has not)."""
 
     id: str
     steps: int
@@ -133,7 +151,9 @@ class Dossier:
         own: The subject's text (None before there is one); ``parent``: what it was made from.
         counterpart: The version that stands in its place; ``recorded_at``: when a verdict recorded it (None: as the front
             stands now).
-        best: The best of the pool now. earlier, later: the text it was updated or patched from, and into.
+        best: The best of the pool now. beside: the other stale texts that one job read (or reads) together with it. earlier, later: the text it was updated or patched from, and into.
+        completion: What a completion policy did with it: prefix, promise, what came of it, a bound. ``gone``: the rolled-back
+            artifact that it descends from ("" for none).
         minibatch: Train examples it was made from and gated on; ``trials``: parent and own on them.
         spent: By the item: calls as charged, and examples scored.
     """
@@ -170,3 +190,6 @@ class Dossier:
     ancestors: tuple[Relative, ...]
     descendants: tuple[Relative, ...]
     spent: Spend
+    beside: tuple[Text, ...] = ()
+    completion: tuple[CompletionRow, ...] = ()
+    gone: str = ""

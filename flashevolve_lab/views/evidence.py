@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from flashevolve_lab.core import NOTHING, Entry, Event, RunState, Sample, Spend
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.errors import SetupError
+from flashevolve_lab.views.completion import CompletionRow, completion_row
 from flashevolve_lab.views.dossier import Act, Compared, Dossier, Gate, Relative, Spoken, Text, Trial, Work
 from flashevolve_lab.views.folding import Folding
 from flashevolve_lab.views.staleness import StaleRow
@@ -39,6 +40,9 @@ class _Story:
     gates: list[Gate] = field(default_factory=list)
     verdicts: list[StaleRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    completion: list[CompletionRow] = field(default_factory=list)
+    late: frozenset[int] = frozenset()  # train examples that came after its rollout was released
+    beside: tuple[str, ...] = ()  # texts of the other items that the latest join took
     spent: Spend = NOTHING
     outcome: str = ""
     reason: str = ""
@@ -51,9 +55,11 @@ class Evidence:
         self._folding = Folding()
         self._stories: dict[str, _Story] = {}
         self._jobs: dict[str, tuple[str, str]] = {}  # job → its item, and the item's text when it started
+        self._also: dict[str, tuple[str, ...]] = {}  # job → further items it took along
         self._calls: dict[str, ev.CallStarted] = {}  # sent and not yet answered
         self._children: dict[str, list[str]] = {}
         self._acts: list[Act] = []
+        self._gone: dict[str, None] = {}  # artifacts that were rolled back
         self._shown: dict[int, str] = {}  # train example → its text, as first recorded
 
     def __repr__(self) -> str:
@@ -73,6 +79,7 @@ class Evidence:
         """Take in further entries; those seen before are skipped."""
         for entry in self._folding.fresh(entries):
             at = self._folding.time(entry)
+            self._complete(entry, at)
             self._folding.take(entry)
             self._collect(entry.event, at)
             self._judge(entry, at)
@@ -104,7 +111,7 @@ class Evidence:
                 if story_of_it := self._stories.get(event.item):
                     story_of_it.texts.append(artifact)
             case ev.Gated(item, artifact, parent, passed, _, parent_sum, child_sum):
-                self._stories[item].gates.append(Gate(at, artifact, parent, passed, parent_sum, child_sum))
+                self._stories[item].gates.append(Gate(at, artifact, parent, passed, parent_sum, child_sum, event.reason, event.bound))
             case _:
                 self._collect_work(event, at)
 
@@ -123,9 +130,10 @@ class Evidence:
 
     def _collect_work(self, event: Event, at: float) -> None:
         match event:
-            case ev.JobStarted(job, stage, slot, item):
+            case ev.JobStarted(job, item=item):
                 self._jobs[job] = item, self._stories[item].child
-                self._stories[item].work[job] = Work(job, stage, slot, at, None, "running")
+                self._also[job] = event.also
+                self._begin(event, at)
             case ev.JobFinished(job, result):
                 self._end(job, at, "finished")
                 if note := result.get("note"):
@@ -152,9 +160,20 @@ class Evidence:
     def _story_of(self, job: str) -> _Story:
         return self._stories[self._jobs[job][0]]
 
+    def _stories_of(self, job: str) -> list[_Story]:
+        """Of all its items; what it cost is told with the first."""
+        return [self._story_of(job), *(self._stories[item] for item in self._also[job])]
+
+    def _begin(self, event: ev.JobStarted, at: float) -> None:
+        stories = self._stories_of(event.job)
+        for story in stories:
+            story.work[event.job] = Work(event.job, event.stage, event.slot, at, None, "running", first=event.first)
+            if event.also:
+                story.beside = tuple(other.child for other in stories if other is not story)
+
     def _end(self, job: str, at: float, outcome: str, message: str = "", raw: str = "") -> None:
-        work = self._story_of(job).work
-        work[job] = replace(work[job], ended=at, outcome=outcome, message=message, raw=raw)
+        for story in self._stories_of(job):
+            story.work[job] = replace(story.work[job], ended=at, outcome=outcome, message=message, raw=raw)
 
     def _hear(self, event: ev.CallFinished, at: float) -> None:
         call = self._calls.pop(event.call)
@@ -163,13 +182,29 @@ class Evidence:
         if call.role != "task":
             stage, tokens = story.work[call.job].stage, event.spent.tokens
             said = (event.outcome, event.finish, event.model, tokens, event.text, call.prompt)
-            story.spoken.append(Spoken(event.call, at, stage, call.role, *said))
+            for one in self._stories_of(call.job):
+                one.spoken.append(Spoken(event.call, at, stage, call.role, *said))
 
     def _saw(self, job: str, what: tuple[str, int], sample: Sample | str | None) -> None:
         story = self._story_of(job)
         story.spent += Spend(metric_calls=1)
         if sample is not None:
             story.seen[what] = sample
+
+    def _complete(self, entry: Entry, at: float) -> None:
+        """What a completion policy did, the state being as it was before it."""
+        if not isinstance(entry.event, (ev.Released, ev.Proven, ev.Provisional, ev.Confirmed, ev.RolledBack)):
+            return
+        item = self._jobs[entry.event.job][0] if isinstance(entry.event, ev.Released) else entry.event.item
+        story = self._stories[item]
+        row = completion_row(self.state, entry, at, {item: next(reversed(story.work), "")})
+        assert row is not None
+        story.completion.append(row)
+        if row.kind == "released":
+            story.late = frozenset(row.late)
+            story.work[row.job] = replace(story.work[row.job], released=at)
+        elif row.kind == "rolled back":
+            self._gone[row.artifact] = None
 
     def _judge(self, entry: Entry, at: float) -> None:
         """Verdicts, and what people did by hand."""
@@ -245,6 +280,9 @@ class Evidence:
             ancestors=tuple(self._relatives(own or parent, up=True)) if own else self._self_and_ancestors(parent),
             descendants=tuple(self._relatives(own, up=False)),
             spent=story.spent,
+            completion=tuple(story.completion),
+            gone=self._descends_from_gone(own, parent),
+            beside=tuple(text for one in story.beside if (text := self._text(one)) is not None),
         )
 
     def _base(self, story: _Story, own: str) -> int:
@@ -253,7 +291,8 @@ class Evidence:
 
     def _place(self, story: _Story) -> str:
         if story.outcome:
-            return f"{story.outcome}: {story.reason}" if story.reason else story.outcome
+            how = story.outcome.replace("_", " ")
+            return f"{how}: {story.reason}" if story.reason else how
         if story.item not in self.state.items:
             return ""
         running = next((work for work in reversed(story.work.values()) if work.ended is None), None)
@@ -280,15 +319,18 @@ class Evidence:
         artifact, member = self.state.artifacts.get(id), self.state.pool.members.get(id)
         if artifact is None:
             return None
-        known = (member.version, member.mean, member.coverage) if member else (None, None, None)
-        return Text(id, artifact.components, artifact.origin, artifact.component, *known)
+        text = Text(id, artifact.components, artifact.origin, artifact.component, None, None, None)
+        if member is None:
+            return replace(text, rolled_back=id in self._gone)
+        early = bool(member.rival)
+        return replace(text, version=member.version, mean=member.mean, coverage=member.coverage, provisional=early)
 
     def _trial(self, story: _Story, ids: tuple[str, str, str], example: int) -> Trial:
         sides = [self._seen(story, artifact, example) for artifact in ids]
         samples = [side if isinstance(side, Sample) else None for side in sides]
         troubles = [side if isinstance(side, str) else "" for side in sides]
         current = samples[2] if ids[2] not in ids[:2] else None
-        return Trial(example, samples[0], samples[1], current, troubles[0], troubles[1], self._shown.get(example, ""))
+        return Trial(example, samples[0], samples[1], current, troubles[0], troubles[1], self._shown.get(example, ""), example in story.late)
 
     def _seen(self, story: _Story, artifact: str, example: int) -> Sample | str | None:
         """What this item saw; what it took from the cache is the run's sample."""
@@ -323,10 +365,19 @@ class Evidence:
             known.update(ring)
             yield from (self._relative(one, steps) for one in ring)
 
+    def _descends_from_gone(self, own: str, parent: str) -> str:
+        """The nearest rolled-back artifact that an artifact (or, before there is one, its item) was made from, or ""."""
+        if not self._gone or not (own or parent):
+            return ""
+        family = self._relatives(own, up=True) if own else self._self_and_ancestors(parent)
+        return next((r.id for r in family if r.id in self._gone and r.id not in self.state.pool.members), "")
+
     def _relative(self, id: str, steps: int) -> Relative:
         member = self.state.pool.members.get(id)
         if member:
-            return Relative(id, steps, member.version, member.mean, "in the pool")
+            return Relative(id, steps, member.version, member.mean, "provisional" if member.rival else "in the pool")
+        if id in self._gone:
+            return Relative(id, steps, None, None, "rolled back")
         story = self._stories.get(self.state.artifacts[id].item)
         if story is None or id not in story.texts:
             return Relative(id, steps, None, None, "")

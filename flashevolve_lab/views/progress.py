@@ -22,7 +22,7 @@ OUTCOMES: tuple[ev.ItemOutcome, ...] = get_args(ev.ItemOutcome)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A commit: when, at what cost so far (failures included), how good.
+    """A commit, or the confirmation of what joined provisionally: when, at what cost so far (failures included), how good.
 
     ``mean``: the artifact's mean validation score; ``coverage``: share of the validation set behind it, in [0, 1];
     ``best``: the highest mean so far, and ``best_artifact`` who has it (the earliest of equals).
@@ -50,9 +50,13 @@ class Standing:
         status: ``"new"``, ``"running"``, ``"paused"`` or ``"stopped"``; then with ``stop_kind`` and ``stop_reason``.
         version: The pool's (-1 while empty). ``best``: highest mean validation score, None before the first commit.
         spent, reserved: In every dimension; ``budget``: the limits there are (``"seconds"`` among them).
-        accepted: Committed children; ``outcomes``: ended proposals by outcome, all outcomes named.
+        accepted: Committed children (a provisional one counts once it is confirmed); ``outcomes``: ended proposals by outcome, all outcomes named.
         in_flight: Proposals begun and not ended; ``requests``: model calls sent and not answered.
         depth: The effective depth, None while the schedule's own is in force.
+        provisional: Artifacts that are in the pool before their full score, now; ``confirmed``, ``rolled_back``: of those before.
+        proven: Rejections that were proven before all was scored; ``saved``: validation examples that need not be scored
+            for it, ``saved_at_gates``: of minibatches.
+        released: Rollouts that went on with a part of their samples.
         failed_jobs, failed_samples, failed_calls: How many failed (retries count again; cancelled calls do not).
     """
 
@@ -72,6 +76,13 @@ class Standing:
     in_flight: int = 0
     requests: int = 0
     depth: int | None = None
+    provisional: int = 0
+    confirmed: int = 0
+    rolled_back: int = 0
+    proven: int = 0
+    saved: int = 0
+    saved_at_gates: int = 0
+    released: int = 0
     failed_jobs: int = 0
     failed_samples: int = 0
     failed_calls: int = 0
@@ -112,6 +123,7 @@ class Progress:
         self._requests = Steps()
         self._outcomes: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
+        self._early: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         return f"<Progress of {len(self._points)} commits up to entry {self._folding.state.seq}>"
@@ -142,6 +154,11 @@ class Progress:
                 self._failed["samples"] += 1
             case ev.CallFinished(_, outcome) if outcome not in ("ok", "cancelled"):
                 self._failed["calls"] += 1
+            case ev.Released() | ev.Confirmed() | ev.RolledBack():
+                self._early[type(event).__name__] += 1
+            case ev.Proven():
+                self._early["Proven"] += 1
+                self._early["saved" if event.stage == "validate" else "saved at gates"] += event.wanted - event.scored
             case _:
                 pass
 
@@ -150,13 +167,13 @@ class Progress:
         match event:
             case ev.RunStarted() | ev.CallStarted() | ev.CallFinished():
                 self._requests.put(at, len(self._folding.state.calls))
-            case ev.Committed():
-                self._points.append(self._point(at))
+            case ev.Committed(artifact=artifact) | ev.Confirmed(artifact):
+                self._points.append(self._point(artifact, at))
             case _:
                 pass
 
-    def _point(self, at: float) -> Point:
-        member, spent = self._folding.state.pool.order[-1], self._folding.state.spent
+    def _point(self, artifact: str, at: float) -> Point:
+        member, spent = self._folding.state.pool.members[artifact], self._folding.state.spent
         before = self._points[-1] if self._points else None
         leads = before is None or member.mean > before.best
         return Point(
@@ -193,6 +210,13 @@ class Progress:
             in_flight=state.in_flight,
             requests=len(state.calls),
             depth=state.effective_depth,
+            provisional=len(state.provisional),
+            confirmed=self._early["Confirmed"],
+            rolled_back=self._early["RolledBack"],
+            proven=self._early["Proven"],
+            saved=self._early["saved"],
+            saved_at_gates=self._early["saved at gates"],
+            released=self._early["Released"],
             failed_jobs=self._failed["jobs"],
             failed_samples=self._failed["samples"],
             failed_calls=self._failed["calls"],

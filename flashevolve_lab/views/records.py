@@ -29,6 +29,8 @@ class Records:
         self.scores: list[Row] = []
         self.failures: list[Row] = []
         self.samples: list[Row] = []
+        self.servers: list[Row] = []
+        self.reviews: list[Row] = []
         self._jobs: dict[str, tuple[str, str]] = {}  # job → its stage and item, ended ones too
         self._made: dict[str, list[str]] = {}  # item → the artifacts it has made
 
@@ -68,8 +70,16 @@ class Records:
             case ev.RunStarted():
                 knobs = [*event.settings.items(), ("budget", event.budget)]
                 self.settings += [_setting(0.0, knob, None, new, "start", "") for knob, new in knobs]
+            case ev.ServerSeen():
+                self.servers.append({"at": at, **{name: getattr(event, name) for name in COLUMNS["servers"][1:]}})
             case ev.SettingChanged():
                 self.settings.append(_setting(at, event.knob, event.old, event.new, event.by, event.why))
+            case ev.DepthChanged(old, new, why, by):
+                self.settings.append(_setting(at, "depth", old, new, by or "livelock", why))
+            case ev.SlotsChanged(stage, old, new, why, by):
+                self.settings.append(_setting(at, f"slots of {stage}", old, new, by, why))
+            case ev.WorkersReviewed():
+                self.reviews.append({"at": at, **{name: getattr(event, name) for name in COLUMNS["reviews"][1:]}})
             case _:
                 pass
 
@@ -77,7 +87,7 @@ class Records:
         return {
             **dict.fromkeys(COLUMNS["calls"]),
             **self._whose(event.job),
-            **{name: getattr(event, name) for name in ("call", "role", "key", "attempt", "request")},
+            **{name: getattr(event, name) for name in ("call", "role", "key", "attempt", "request", "hedge")},
             "started_at": at,
             "outcome": "running",
         }
@@ -118,10 +128,17 @@ class Records:
             case ev.ArtifactMade():
                 self._make(event, at)
             case ev.Gated():
-                gate = {"gate": event.passed, "parent_sum": event.parent_sum, "child_sum": event.child_sum}
+                child_sum = None if event.bound else event.child_sum
+                gate = {"gate": event.passed, "parent_sum": event.parent_sum, "child_sum": child_sum}
                 self.artifacts[event.artifact].update(gate)
-            case ev.Committed():
-                self._commit(event)
+            case ev.Committed(artifact=artifact) | ev.Confirmed(artifact):
+                self._commit(artifact)
+            case ev.Provisional(version, artifact):
+                self.artifacts[artifact].update(version=version, status="provisional")
+            case ev.RolledBack(_, artifact, _, reason):
+                self.artifacts[artifact].update(status="rolled back", reason=reason)
+            case ev.Proven(artifact=artifact, reach=reach) if artifact in self.artifacts:
+                self.artifacts[artifact].update(bound=reach)
             case ev.ItemMade(item) | ev.ItemQueued(item):
                 self._follow(self.state.items[item], at)
             case ev.ItemEnded():
@@ -131,7 +148,7 @@ class Records:
 
     def _make(self, event: ev.ArtifactMade, at: float) -> None:
         for earlier in self._made.setdefault(event.item, []):
-            self.artifacts[earlier].update(outcome="replaced", reason=f"by {event.artifact}")
+            self.artifacts[earlier].update(outcome="replaced", reason=f"by {event.artifact}", status="replaced")
         self._made[event.item].append(event.artifact)
         self.artifacts[event.artifact] = {
             **dict.fromkeys(COLUMNS["artifacts"]),
@@ -139,12 +156,14 @@ class Records:
             "at": at,
             "parents": tuple(event.parents),
             "texts": dict(event.components),
+            "status": "made",
         }
 
-    def _commit(self, event: ev.Committed) -> None:
-        member = self.state.pool.members[event.artifact]
-        self.artifacts[event.artifact].update(version=event.version, mean=member.mean, coverage=member.coverage)
-        row = {"artifact": event.artifact, "version": event.version}
+    def _commit(self, artifact: str) -> None:
+        member = self.state.pool.members[artifact]
+        known = {"version": member.version, "mean": member.mean, "coverage": member.coverage}
+        self.artifacts[artifact].update(known, status="in the pool")
+        row = {"artifact": artifact, "version": member.version}
         self.scores += [{**row, "example": example, "score": score} for example, score in member.scores.items()]
 
     def _follow(self, item: Item, at: float) -> None:
@@ -156,7 +175,10 @@ class Records:
     def _end_item(self, event: ev.ItemEnded, at: float) -> None:
         self.items[event.item].update(ended_at=at, outcome=event.outcome, reason=event.reason)
         if made := self._made.get(event.item):
-            self.artifacts[made[-1]].update(outcome=event.outcome, reason=event.reason)
+            row = self.artifacts[made[-1]]
+            row.update(outcome=event.outcome, reason=event.reason)
+            if row["status"] == "made":
+                row["status"] = event.outcome
 
 
 def _setting(at: float, knob: str, old: Any, new: Any, by: str, why: str) -> Row:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import get_args, get_type_hints
 
 from flashevolve_lab.core import Entry, Verdict
-from flashevolve_lab.core.events import StalenessJudged
+from flashevolve_lab.core.events import RunResumed, RunStarted, StalenessJudged
 from flashevolve_lab.errors import InvariantError
+from flashevolve_lab.views.facts import RunFacts
 
 ACTIONS: tuple[str, ...] = get_args(get_type_hints(Verdict)["action"])  # what a policy may order, in this order everywhere
 
@@ -23,7 +24,7 @@ class StaleRow:
     """One verdict. ``reason`` is the policy's, ``why`` says what changed (either may be a user's words).
 
     ``where``: ``"dequeue"`` (before the expensive stage) or ``"commit"``; ``counterpart``: the artifact that stands in
-    the item's place now.
+    the item's place now; ``target``: what a patch is to be written for ("" when none was ordered).
     """
 
     seq: int
@@ -42,6 +43,7 @@ class StaleRow:
     reason: str
     policy: str
     why: str
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class StalenessSnapshot:
     rows: tuple[StaleRow, ...] = ()
     actions: Mapping[str, int] = field(default_factory=dict)
     gaps: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    facts: RunFacts = RunFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class StalenessFeed:
 
     def __init__(self) -> None:
         self._seq = 0
+        self._facts = RunFacts()
         self._rows: list[StaleRow] = []
         self._gaps: dict[str, Counter[int]] = {}
 
@@ -86,15 +90,22 @@ class StalenessFeed:
     def snapshot(self) -> StalenessSnapshot:
         """The whole picture so far."""
         gaps = {action: dict(sorted(counts.items())) for action, counts in self._gaps.items()}
-        return StalenessSnapshot(self._seq, tuple(self._rows), self._actions(), gaps)
+        return StalenessSnapshot(self._seq, tuple(self._rows), self._actions(), gaps, self._facts)
 
     def _take(self, entry: Entry) -> None:
         if entry.seq != self._seq + 1:
             raise InvariantError(f"entry {entry.seq} came after {self._seq}: feed a view every entry in order")
         self._seq = entry.seq
-        if isinstance(entry.event, StalenessJudged):
-            self._rows.append(_row(entry, entry.event))
-            self._gaps.setdefault(entry.event.action, Counter())[entry.event.gap] += 1
+        match entry.event:
+            case StalenessJudged() as judged:
+                self._rows.append(_row(entry, judged))
+                self._gaps.setdefault(judged.action, Counter())[judged.gap] += 1
+            case RunStarted() as started:
+                self._facts = RunFacts.of(started)
+            case RunResumed() as resumed:
+                self._facts = self._facts.after(resumed)
+            case _:
+                pass
 
     def _actions(self) -> dict[str, int]:
         return {action: counts.total() for action, counts in self._gaps.items()}
@@ -118,4 +129,5 @@ def _row(entry: Entry, judged: StalenessJudged) -> StaleRow:
         reason=judged.reason,
         policy=judged.policy,
         why=judged.why,
+        target=judged.target,
     )

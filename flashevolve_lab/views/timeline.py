@@ -17,7 +17,11 @@ from flashevolve_lab.views.folding import Folding
 from flashevolve_lab.views.steps import StepChange, StepLine, Steps
 
 JobOutcome = Literal["running", "finished", "failed", "abandoned", "lost"]
-MarkKind = Literal["commit", "setting", "depth", "pause", "continue", "step", "resume", "stop", "warning"]
+Fate = Literal["", "provisional", "confirmed", "rolled back", "proven"]
+MarkKind = Literal[
+    "commit", "provisional", "confirmed", "rolled back", "setting", "depth", "pause", "continue", "step", "resume", "stop", "warning"
+]
+VERSIONS: tuple[MarkKind, ...] = ("commit", "provisional", "confirmed", "rolled back")  # marks of what became of the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,12 @@ class Span:
         outcome: What became of the job.
         item_outcome: What became of the item, when this job was its last and ended it ("" otherwise).
         calls: Attempts sent to a model; ``tokens``, ``dollars``: charged for those that ended.
-        note: Why it failed or was abandoned (may hold a model's text: escape before showing).
+        note: Why it failed, was abandoned, released, proven hopeless or rolled back (may hold a model's text: escape before showing).
         stepped: It was started by a step while the run was paused.
+        also: Further items it took along (a join).
+        released: When it handed its item on with a part of its result (s); what runs after that is its tail.
+        inserted: When what it validates joined the pool provisionally (s).
+        fate: What became of that ("provisional" while it is open), or "proven": ended because it could no longer win.
     """
 
     job: str
@@ -56,6 +64,10 @@ class Span:
     dollars: float = 0.0
     note: str = ""
     stepped: bool = False
+    released: float | None = None
+    inserted: float | None = None
+    fate: Fate = ""
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +207,23 @@ class Timeline:
                 self._put(i, replace(self._spans[i], calls=self._spans[i].calls + 1))
             case ev.CallFinished():
                 self._charge(event)
+            case ev.Released() | ev.Proven() | ev.Provisional() | ev.Confirmed() | ev.RolledBack():
+                self._speculate(event, at)
             case ev.ArtifactMade(artifact, item=item) if self._in_hand(item):
                 i = self._last_job[item]
                 self._put(i, replace(self._spans[i], artifact=artifact))
             case ev.ItemEnded(item, outcome) if self._in_hand(item):
                 i = self._last_job[item]
-                self._put(i, replace(self._spans[i], item_outcome=outcome))
+                if self._spans[i].item == item:  # what became of those it took along is theirs to tell
+                    self._put(i, replace(self._spans[i], item_outcome=outcome))
             case _:
                 pass
 
     def _start(self, event: ev.JobStarted, at: float) -> None:
         state = self._folding.state
         item = state.items[event.item]
-        self._index[event.job] = self._last_job[event.item] = len(self._spans)
+        self._index[event.job] = len(self._spans)
+        self._last_job.update(dict.fromkeys((event.item, *event.also), len(self._spans)))
         self._spans.append(
             Span(
                 job=event.job,
@@ -222,13 +238,32 @@ class Timeline:
                 gap=state.pool.gap(item.base, item.batch),
                 start=at,
                 stepped=event.stepped,
+                also=event.also,
             )
         )
         self._lanes[event.stage] = max(self._lanes.get(event.stage, 0), event.slot + 1)
 
     def _end(self, job: str, at: float, outcome: JobOutcome, note: str) -> None:
         i = self._index[job]
-        self._put(i, replace(self._spans[i], end=at, outcome=outcome, note=note))
+        self._put(i, replace(self._spans[i], end=at, outcome=outcome, note=note or self._spans[i].note))
+
+    def _speculate(self, event: ev.Released | ev.Proven | ev.Provisional | ev.Confirmed | ev.RolledBack, at: float) -> None:
+        """A partial result, or what became of one, on the bar of its job."""
+        job = self._index.get(event.job) if isinstance(event, (ev.Released, ev.Proven)) else self._last_job.get(event.item)
+        if job is None:
+            return
+        match event:
+            case ev.Released(why=why):
+                changed = replace(self._spans[job], released=at, note=why)
+            case ev.Proven(why=why):
+                changed = replace(self._spans[job], fate="proven", note=why)
+            case ev.Provisional(why=why):
+                changed = replace(self._spans[job], inserted=at, fate="provisional", note=why)
+            case ev.Confirmed():
+                changed = replace(self._spans[job], fate="confirmed")
+            case ev.RolledBack(reason=reason):
+                changed = replace(self._spans[job], fate="rolled back", note=reason)
+        self._put(job, changed)
 
     def _charge(self, event: ev.CallFinished) -> None:
         i = self._index[self._folding.state.calls[event.call].job]
@@ -254,6 +289,8 @@ class Timeline:
                 mean = self._folding.state.pool.members[artifact].mean
                 text = f"v{version}: {artifact}, mean {mean:.4g}"
                 self._marks.append(Mark(entry.seq, at, "commit", text, version, artifact, item))
+            case ev.Provisional() | ev.Confirmed() | ev.RolledBack():
+                self._mark_early(entry.seq, at, entry.event)
             case ev.SettingChanged(knob, old, new, by, why):
                 text = f"{knob}: {worded(old)} → {worded(new)} ({by}{f': {why}' if why else ''})"
                 self._marks.append(Mark(entry.seq, at, "setting", text))
@@ -262,6 +299,22 @@ class Timeline:
             case event:
                 if plain := _plain_mark(event):
                     self._marks.append(Mark(entry.seq, at, *plain))
+
+    def _mark_early(self, seq: int, at: float, event: ev.Provisional | ev.Confirmed | ev.RolledBack) -> None:
+        """A provisional artifact joins, stays, or leaves."""
+        match event:
+            case ev.Provisional(version, artifact, item, _, scores, examples):
+                mean = self._folding.state.pool.members[artifact].mean
+                text = f"v{version}: {artifact} joins provisionally, {mean:.4g} on {len(scores)} of {examples} examples"
+                self._marks.append(Mark(seq, at, "provisional", text, version, artifact, item))
+            case ev.Confirmed(artifact, item):
+                member = self._folding.state.pool.members[artifact]
+                text = f"{artifact} of v{member.version} is confirmed, mean {member.mean:.4g}"
+                self._marks.append(Mark(seq, at, "confirmed", text, member.version, artifact, item))
+            case ev.RolledBack(version, artifact, item, reason, derived):
+                made = f"; made from it: {', '.join(derived)}" if derived else ""
+                text = f"v{version}: {artifact} is rolled back ({reason}{made})"
+                self._marks.append(Mark(seq, at, "rolled back", text, version, artifact, item))
 
     def _count_queues(self, event: Event, at: float) -> None:
         match event:
@@ -281,6 +334,8 @@ def _plain_mark(event: Event) -> tuple[MarkKind, str] | None:
             return "continue", f"continued ({by})"
         case ev.Stepped(jobs, stage):
             return "step", f"step of {jobs} {'job' if jobs == 1 else 'jobs'}{f' of {stage}' if stage else ''}"
+        case ev.SlotsChanged(stage, old, new, why, by):
+            return "setting", f"slots of {stage}: {old} → {new} ({by}: {why})"
         case ev.RunResumed(created):
             return "resume", f"resumed ({created})"
         case ev.RunStopped(kind, reason):

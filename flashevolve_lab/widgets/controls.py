@@ -16,6 +16,7 @@ JupyterLab 4.6 and with Notebook 7.6, ipywidgets 8.1.9, ipykernel 7.4; other ver
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ import ipywidgets as ipw
 
 from flashevolve_lab.core import Entry
 from flashevolve_lab.core import events as ev
-from flashevolve_lab.policies import SCHEDULES, STALENESS, describe
+from flashevolve_lab.policies import ACCEPTANCES, COMPLETION, SCHEDULES, STALENESS, WORKERS, describe
 from flashevolve_lab.widgets.knobs import BudgetKnob, Knob, NumberKnob, PolicyKnob, SlotsKnob, said
 from flashevolve_lab.widgets.live import Commands
 from flashevolve_lab.widgets.texts import sayable
@@ -59,6 +60,9 @@ class Controls:
         self._busy = ""
         self.schedule = PolicyKnob("schedule", "Schedule", list(SCHEDULES.values()), self._set)
         self.staleness = PolicyKnob("staleness", "Staleness policy", list(STALENESS.values()), self._set)
+        self.acceptance = PolicyKnob("acceptance", "Acceptance at the gate", list(ACCEPTANCES.values()), self._set)
+        self.completion = PolicyKnob("completion", "Completion", list(COMPLETION.values()), self._set)
+        self.workers = PolicyKnob("workers", "Worker control", list(WORKERS.values()), self._set)
         self.offer(policies)
         self.slots = SlotsKnob(self._set)
         self.concurrency = NumberKnob("concurrency", "Gateway", "calls in flight at most", self._set)
@@ -74,12 +78,25 @@ class Controls:
     @property
     def knobs(self) -> tuple[Knob, ...]:
         """Every knob."""
-        return (self.schedule, self.staleness, self.slots, self.concurrency, self.budget)
+        policies = (self.schedule, self.staleness, self.acceptance, self.completion, self.workers)
+        return (*policies, self.slots, self.concurrency, self.budget)
 
     def offer(self, policies: Sequence[type]) -> None:
-        """Add policy classes to the menus: those with ``judge`` to the staleness policies, others to the schedules."""
+        """Add policy classes to the menus: one with ``judge`` by what it judges (gate, partial, load, else a stale item), others to
+        the schedules.
+        """
         for cls in policies:
-            (self.staleness if callable(getattr(cls, "judge", None)) else self.schedule).offer(cls)
+            self._menu(cls).offer(cls)
+
+    def _menu(self, cls: type) -> PolicyKnob:
+        """Where a class belongs: by the type that its ``judge`` names for what it judges, else by what it calls it."""
+        judge = getattr(cls, "judge", None)
+        if not callable(judge):
+            return self.schedule
+        menus = {"gate": self.acceptance, "partial": self.completion, "load": self.workers, "staleitem": self.staleness}
+        given = list(inspect.signature(judge).parameters.values())[-1:]
+        words = [word for one in given for word in (_named(one.annotation), one.name.lower())]
+        return next((menus[word] for word in words if word in menus), self.staleness)
 
     # --- what is shown ----------------------------------------------------------------------------------------------------
 
@@ -125,6 +142,8 @@ class Controls:
                 self._begin(event)
             case ev.SettingChanged(knob, _, new):
                 self._effective(knob, new, since)
+            case ev.SlotsChanged(stage, old, new, why):
+                self.workers.line.value = f"{stage}: {old} → {new} slots {since}: {why}"
             case ev.DepthChanged(_, new, why):
                 self.schedule.line.value = f"effective depth {new} {since}: {why}"
             case ev.LimitChanged(_, _, new, why):
@@ -239,3 +258,9 @@ class Controls:
                 self._commands.set(**{name: self._budget(value) if knob is self.budget else value})
         except Exception as error:
             knob.refused(str(error) or type(error).__name__)
+
+
+def _named(annotation: Any) -> str:
+    """The last word of an annotation, which a notebook cell may have written as text: ``"lab.Partial"`` → ``"partial"``."""
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.strip("\"' ").rpartition(".")[2].lower()

@@ -2,12 +2,13 @@
 // One rule a change must keep: text from a log goes only into textContent (see `el`), never into markup.
 
 const ACTIONS = ["accept", "update", "patch", "discard"]; // in this order everywhere; others a log may know come after
-const SIGNS = { accept: "✓", update: "↻", patch: "✎", discard: "✕" };
+const EARLY = ["released", "provisional", "confirmed", "rolled back", "proven"]; // what a completion policy does: no verdict, no gap
+const SIGNS = { accept: "✓", update: "↻", patch: "✎", discard: "✕", released: "⇥", provisional: "◇", confirmed: "◆", "rolled back": "↶", proven: "⊣" };
 const PAGE = 500; // rows drawn at first, and added by "show older"
 const BINS = 16; // gaps drawn one by one; beyond, they share bins
 const SVG = "http://www.w3.org/2000/svg";
 // fields of a row as it travels
-const [AT, BASE, VERSION, GAP, FLAGS, ITEM, ARTIFACT, STAGE, WHERE, ACTION, REASON, WHY, COUNTERPART, POLICY] = Array(14).keys();
+const [AT, BASE, VERSION, GAP, FLAGS, ITEM, ARTIFACT, STAGE, WHERE, ACTION, REASON, WHY, COUNTERPART, POLICY, HEIR] = Array(15).keys();
 let created = 0;
 
 /** An element with a class, attributes and children (strings become text). */
@@ -33,10 +34,10 @@ function clock(at) {
 }
 
 const place = (where, stage) =>
-  where === "dequeue" ? `before ${stage}` : where === "commit" ? "at commit" : where === "hand" ? "by hand" : where;
+  where === "completion" ? `in ${stage}` : where === "dequeue" ? `before ${stage}` : where === "commit" ? "at commit" : where === "hand" ? "by hand" : where;
 
 const sign = (action) => SIGNS[action] ?? "•";
-const known = (action) => (ACTIONS.includes(action) ? action : "other");
+const known = (action) => (ACTIONS.includes(action) ? action : EARLY.includes(action) ? action.replace(" ", "-") : "other");
 
 /** The rows so far, their texts and counts. */
 class Rows {
@@ -48,6 +49,7 @@ class Rows {
     this.rows = [];
     this.strings = [];
     this.gaps = new Map(); // action → gap → count
+    this.counts = new Map(); // action → count
     this.places = new Map(); // "where|stage" → words
   }
 
@@ -62,20 +64,24 @@ class Rows {
   add(row) {
     this.rows.push(row);
     const action = this.text(row, ACTION), gaps = this.gaps.get(action) ?? new Map();
-    this.gaps.set(action, gaps.set(row[GAP], (gaps.get(row[GAP]) ?? 0) + 1));
+    this.counts.set(action, this.count(action) + 1);
+    if (row[GAP] >= 0) this.gaps.set(action, gaps.set(row[GAP], (gaps.get(row[GAP]) ?? 0) + 1));
     this.places.set(this.placeOf(row), place(this.text(row, WHERE), this.text(row, STAGE)));
   }
 
   text = (row, field) => this.strings[row[field]];
-  placeOf = (row) => `${this.text(row, WHERE)}|${this.text(row, WHERE) === "dequeue" ? this.text(row, STAGE) : ""}`;
-  count = (action) => [...(this.gaps.get(action)?.values() ?? [])].reduce((sum, n) => sum + n, 0);
-  actions = () => [...ACTIONS, ...[...this.gaps.keys()].filter((action) => !ACTIONS.includes(action))];
+  placeOf = (row) => `${this.text(row, WHERE)}|${["dequeue", "completion"].includes(this.text(row, WHERE)) ? this.text(row, STAGE) : ""}`;
+  count = (action) => this.counts.get(action) ?? 0;
+  actions = () => {
+    const seen = [...this.counts.keys()], early = EARLY.filter((action) => this.counts.has(action));
+    return [...ACTIONS, ...seen.filter((action) => !ACTIONS.includes(action) && !EARLY.includes(action)), ...early];
+  };
 }
 
 /** One drawing of the feed. */
 class View {
   constructor(model, data, root) {
-    Object.assign(this, { model, data, root, hidden: new Set(), where: "", limit: PAGE, drawn: 0, active: -1, frame: 0 });
+    Object.assign(this, { model, data, root, hidden: new Set(["released"]), where: "", limit: PAGE, drawn: 0, active: -1, frame: 0 });
     this.id = `lab-feed-${created++}`;
     this.build();
     this.draw();
@@ -84,20 +90,21 @@ class View {
   build() {
     this.trouble = el("div", "lab-feed-trouble", { role: "alert" });
     this.filters = el("div", "lab-feed-filters", { role: "group", "aria-label": "Show verdicts by action" });
+    this.early = el("div", "lab-feed-filters", { role: "group", "aria-label": "Show partial results by what came of them" });
     this.place = el("select", "lab-feed-place", { "aria-label": "Show verdicts by place" });
     this.place.addEventListener("change", () => this.filter(() => (this.where = this.place.value)));
     this.buttons = new Map();
     this.chart = el("div", "lab-feed-chart");
     this.empty = el("p", "lab-feed-empty");
     this.list = el("div", "lab-feed-list", {
-      role: "listbox", tabindex: "0", "aria-label": "Staleness verdicts, newest first; Enter opens the inspector",
+      role: "listbox", tabindex: "0", "aria-label": "Staleness verdicts and partial results, newest first; Enter opens the inspector",
       "data-lm-suppress-shortcuts": "true",
     });
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.list.addEventListener("focus", () => this.active < 0 && this.mark(0));
     this.older = el("button", "lab-feed-older", { type: "button" });
     this.older.addEventListener("click", () => this.filter(() => (this.limit += PAGE), true));
-    this.head = el("div", "lab-feed-head", {}, el("div", "lab-feed-pick", {}, this.filters, this.place), this.chart);
+    this.head = el("div", "lab-feed-head", {}, el("div", "lab-feed-pick", {}, this.filters, this.early, this.place), this.chart);
     this.status = el("div", "lab-feed-status", { "aria-live": "polite" });
     this.root.classList.add("lab-feed");
     this.root.replaceChildren(this.trouble, this.head, this.empty, this.list, this.older, this.status);
@@ -158,12 +165,14 @@ class View {
     button.addEventListener("click", () =>
       this.filter(() => (this.hidden.has(action) ? this.hidden.delete(action) : this.hidden.add(action))));
     this.buttons.set(action, { button, count });
-    this.filters.append(button);
+    const group = EARLY.includes(action) ? this.early : this.filters; // in the order of EARLY, whichever came first
+    const before = EARLY.includes(action) && [...EARLY.slice(EARLY.indexOf(action) + 1)].map((later) => this.buttons.get(later)?.button).find(Boolean);
+    group.insertBefore(button, before || null);
   }
 
   /** How many verdicts at each gap, stacked by action. */
   drawChart() {
-    const { data } = this, actions = data.actions().filter((action) => data.count(action));
+    const { data } = this, actions = data.actions().filter((action) => data.gaps.has(action));
     const largest = Math.max(1, ...actions.flatMap((action) => [...data.gaps.get(action).keys()]));
     const size = Math.ceil((largest + 1) / BINS), bins = Math.ceil((largest + 1) / size);
     const heights = actions.map((action) => {
@@ -218,7 +227,7 @@ class View {
     this.older.textContent = more < PAGE ? `Show the ${more} older` : `Show ${PAGE} older`;
     if (this.active >= drawn) this.active = drawn - 1;
     this.select();
-    this.status.textContent = rows.length && !drawn ? "No verdict matches these filters." : "";
+    this.status.textContent = rows.length && !drawn ? "Nothing matches these filters." : "";
     this.status.hidden = !this.status.textContent;
   }
 
@@ -233,11 +242,11 @@ class View {
       el("time", "lab-feed-time", {}, clock(row[AT])),
       el("span", "lab-feed-action", {}, el("span", `lab-feed-sign lab-${known(action)}`, { "aria-hidden": "true" }, sign(action)), el("bdi", "", {}, action)),
       el("bdi", "lab-feed-id", {}, artifact ? `${artifact} (${item})` : item),
-      el("span", "lab-feed-versions", { title: "base version → version now" }, `v${row[BASE]} → v${row[VERSION]}`),
-      el("span", "lab-feed-gap", { title: "version gap" }, `gap ${row[GAP]}`),
+      ...this.versions(row, row[GAP] < 0),
       ...tag(row[FLAGS] & 1, "touched", "a commit since then changed something it read"),
       ...tag(row[FLAGS] & 2, "superseded", "a commit since then replaced what it would change"),
       ...tag(hand, "by hand", "a person decided"),
+      ...tag(text(HEIR), `from ${text(HEIR)}, rolled back`, "made from an artifact that was rolled back since"),
       spot);
     const reason = el("div", "lab-feed-reason", {}, el("bdi", "", {}, text(REASON)));
     if (text(WHY)) reason.append(el("bdi", "lab-feed-why", {}, text(WHY)));
@@ -246,6 +255,13 @@ class View {
     node.dataset.item = item;
     node.addEventListener("click", () => this.open(node));
     return node;
+  }
+
+  /** Base and version of a verdict with their gap; of another event the version that the pool went to, if it did. */
+  versions(row, early) {
+    const span = (cls, title, words) => el("span", cls, { title }, words), moved = row[BASE] !== row[VERSION];
+    if (!early) return [span("lab-feed-versions", "base version → version now", `v${row[BASE]} → v${row[VERSION]}`), span("lab-feed-gap", "version gap", `gap ${row[GAP]}`)];
+    return [span("lab-feed-versions", moved ? "the pool changed to this version" : "the pool's version did not move", moved ? `v${row[BASE]} → v${row[VERSION]}` : `at v${row[VERSION]}`)];
   }
 
   /** Marks the rows of the selected item, and the row the keyboard is on. */

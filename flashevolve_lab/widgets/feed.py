@@ -1,6 +1,6 @@
-"""The staleness feed: every verdict on a stale item as it happens, and one click to the texts behind it.
+"""The feed: every verdict on a stale item and every partial result that went on, as it happens; one click to the texts behind it.
 
-Owns `Feed` and how its rows travel. Owns no verdict (views) and no pixels (`feed.js`). One rule a change must keep: rows travel
+Owns `Feed` and how its rows travel. Owns no verdict and no event (views) and no pixels (`feed.js`). One rule a change must keep: rows travel
 with the number of the first one, so a front end that missed some asks for them and never shows a wrong list; the whole list is
 in the widget's own state, so it is drawn during a blocking cell, after a reload and in a second view.
 """
@@ -18,7 +18,7 @@ import traitlets
 
 from flashevolve_lab.core import Entry
 from flashevolve_lab.core.events import RunStarted, RunStopped, SettingChanged
-from flashevolve_lab.views import StalenessFeed, StaleRow, worded
+from flashevolve_lab.views import CompletionFeed, CompletionRow, StalenessFeed, StaleRow, worded
 from flashevolve_lab.widgets.texts import sayable
 
 LONGEST = 400  # characters of a reason in the feed; the inspector has all of it
@@ -26,7 +26,7 @@ SMALL = 2_000  # rows that travel whole until a front end has answered once
 
 
 class Feed(anywidget.AnyWidget):
-    """A live list of staleness verdicts.
+    """A live list of staleness verdicts, and of what a completion policy did: what went on early, and what came of it.
 
     Args:
         on_open: Called with the id of the item whose row was clicked; more by `on_open`.
@@ -42,7 +42,7 @@ class Feed(anywidget.AnyWidget):
     colours = traitlets.Dict().tag(sync=True)
 
     def __init__(self, on_open: Callable[[str], object] | None = None, *, colours: Mapping[str, str] | None = None) -> None:
-        self._view = StalenessFeed()
+        self._view, self._completion = StalenessFeed(), CompletionFeed()
         self._rows = Rows()
         self._lock = threading.RLock()
         self._schedule = ""
@@ -54,7 +54,8 @@ class Feed(anywidget.AnyWidget):
         self.on_msg(self._hear)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {action}" for action, count in self._view.snapshot().actions.items())
+        early = {kind: count for kind, count in self._completion.snapshot().counts.items() if count}
+        counts = ", ".join(f"{count} {action}" for action, count in {**self._view.snapshot().actions, **early}.items())
         return sayable(f"<Feed {counts or self.sentence}>")
 
     # --- the log ----------------------------------------------------------------------------------------------------------
@@ -62,10 +63,10 @@ class Feed(anywidget.AnyWidget):
     def take(self, entries: Sequence[Entry]) -> None:
         """Further entries of the log."""
         with self._lock:
-            delta = self._view.feed(entries)
-            first, first_string = self._rows.add(delta.rows)
+            rows: list[StaleRow | CompletionRow] = [*self._view.feed(entries).rows, *self._completion.feed(entries).rows]
+            first, first_string = self._rows.add(sorted(rows, key=lambda row: row.seq))
             self._follow(entries)
-            if delta.rows:
+            if rows:
                 self._send_rows(first, first_string)
 
     def fail(self, message: str) -> None:
@@ -139,14 +140,15 @@ class Rows:
         self._rows: list[list[float]] = []
         self._ids: dict[str, int] = {}
         self._strings: list[str] = []
+        self._heirs: dict[str, str] = {}  # what was made from a rolled-back artifact → that artifact
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, rows: Sequence[StaleRow]) -> tuple[int, int]:
+    def add(self, rows: Sequence[StaleRow | CompletionRow]) -> tuple[int, int]:
         """Append; returns where the new rows and the new strings begin."""
         first = len(self._rows), len(self._strings)
-        self._rows += [self._row(row) for row in rows]
+        self._rows += [self._row(row) if isinstance(row, StaleRow) else self._early(row) for row in rows]
         return first
 
     def packed(self, first: int = 0, first_string: int = 0) -> bytes:
@@ -157,9 +159,21 @@ class Rows:
 
     def _row(self, row: StaleRow) -> list[float]:
         texts = (row.item, row.artifact, row.stage, row.where, row.action, row.reason, row.why, row.counterpart, row.policy)
-        return [
-            round(row.at, 3), row.base, row.version, row.gap, row.touched + 2 * row.superseded, *(self._id(t) for t in texts)
-        ]  # fmt: skip
+        flags, heir = row.touched + 2 * row.superseded, self._heir(row)
+        return [round(row.at, 3), row.base, row.version, row.gap, flags, *(self._id(t) for t in (*texts, heir))]
+
+    def _early(self, row: CompletionRow) -> list[float]:
+        """An event of a completion policy; it has no gap (-1), and its base is the version before it."""
+        heir = self._heir(row)
+        if row.kind == "rolled back":
+            self._heirs.update(dict.fromkeys(row.derived, row.artifact))
+        moved = row.kind in ("provisional", "rolled back")
+        texts = (row.item, row.artifact, row.stage, "completion", row.kind, row.reason, _facts(row), row.rival, "", heir)
+        return [round(row.at, 3), row.version - moved, row.version, -1, 0, *(self._id(t) for t in texts)]
+
+    def _heir(self, row: StaleRow | CompletionRow) -> str:
+        """The rolled-back artifact that a row's item or text was made from, or ""."""
+        return self._heirs.get(row.item) or self._heirs.get(row.artifact) or ""
 
     def _id(self, text: str) -> int:
         text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
@@ -167,6 +181,24 @@ class Rows:
         if known == len(self._strings):
             self._strings.append(text)
         return known
+
+
+def _facts(row: CompletionRow) -> str:
+    """What stands behind an event, in words: a promise is called one, and a bound is no score."""
+    so_far = f"{row.scored} of {row.wanted} examples"
+    match row.kind:
+        case "released":
+            late = ", ".join(str(example) for example in row.late)
+            return f"late: example{'s' if len(row.late) != 1 else ''} {late}" if late else ""
+        case "provisional":
+            rival = "" if row.rival_score is None else f", {row.rival} has {row.rival_score:.3f} on them"
+            return f"{row.score or 0:.3f} on the {so_far} that are in{rival}"
+        case "confirmed":
+            return ""
+        case "rolled back":
+            return f"made from it: {', '.join(row.derived)}" if row.derived else "nothing was made from it"
+        case "proven":
+            return f"can reach {row.bound or 0:.3f} at most; {row.saved} of {row.wanted} examples were saved"
 
 
 def _sentence(schedule: str, stopped: bool) -> str:

@@ -4,18 +4,22 @@
 // (messages) chained by the number of the last entry. One rule a change must keep: a frame costs a walk over the spans in the
 // window and a bounded number of drawing calls, however many spans there are; text from outside is only ever textContent or fillText.
 
-const SPAN = 20, END = 10, STEP = 10; // bytes a record: d start, f seconds, H lane, H flags, H base, H gap · I f H · d H
+const SPAN = 24, END = 14, STEP = 10; // bytes a record: d start, f seconds, f early, H lane, H flags, H base, H gap · I f f H · d H
 const JOB = ["running", "finished", "failed", "abandoned", "lost"];
-const ITEM = ["", "committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable", "cancelled"];
+const ITEM = ["", "committed", "rejected", "skipped", "refused", "failed", "discarded", "unaffordable", "cancelled", "outdone", "rolled_back", "distilled"];
 const VERDICT = ["", "accept", "update", "patch", "discard"];
-const RUNNING = 0, FAILED = 2, STEPPED = 1 << 10, SPECULATIVE = 1 << 11;
-const GLYPHS = { committed: "▲", rejected: "–", skipped: "·", discarded: "×", update: "↻", patch: "+" }; // others: "!"
+const RUNNING = 0, FAILED = 2, STEPPED = 1 << 10;
+const SPECULATIVE = 1 << 11, INSERTED = 1 << 14, FATE = ["", "confirmed", "rolled back", "proven"]; // its partial result went on; bits 12-13: what came of it
+const EARLY = SPECULATIVE | (3 << 12);
+const VERSIONS = new Set(["commit", "provisional", "confirmed", "rolled back"]); // marks of the pool: thin and behind the bars
+const GLYPHS = { committed: "▲", rejected: "–", skipped: "·", discarded: "×", update: "↻", patch: "+", proven: "⊣", outdone: "⊣", rolled_back: "↶" }; // others: "!"
 const LABELS = 34; // px above the lanes: a row for changes, one for commits
 const QUIET_S = 600; // lab time is not guessed further than this beyond the last entry
 
 const HINT = "Click a bar to select it · wheel or + − to zoom · drag or arrows to pan · 0 shows all · f follows now · [ ] from job to job";
 
 const jobOf = (flags) => flags & 7;
+const fateOf = (flags) => FATE[(flags >> 12) & 3];
 const itemOf = (flags) => ITEM[(flags >> 3) & 15] || "";
 const verdictOf = (flags) => VERDICT[(flags >> 7) & 7] || "";
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
@@ -66,11 +70,12 @@ class Store {
     this.run = "";
     this.simulated = false;
     this.stages = []; // {name, colour}
-    this.lanes = []; // {stage, slot, s, e, f, i}: its spans' starts, ends, flags and numbers, in order
+    this.lanes = []; // {stage, slot, s, e, y, f, i}: its spans' starts, ends, when a partial result went on, flags and numbers, in order
     this.place = new Column(Uint32Array); // span → its place in its lane
     this.laneOf = new Column(Uint16Array);
     this.base = new Column(Uint16Array);
     this.gap = new Column(Uint16Array);
+    this.early = false; // whether any partial result went on, or was proven hopeless
     this.marks = []; // {at, kind, label, text}
     this.queues = []; // stage → {at, value}
     this.about = new Map(); // span → what Python told about it
@@ -120,7 +125,7 @@ class Store {
       Object.assign(this, { clock: head.clock, run: head.run, simulated: head.simulated });
     }
     for (const [stage, slot] of head.lanes ? head.lanes[1] : []) {
-      const columns = { s: new Column(Float64Array), e: new Column(Float64Array), f: new Column(Uint16Array), i: new Column(Uint32Array) };
+      const columns = { s: new Column(Float64Array), e: new Column(Float64Array), y: new Column(Float64Array), f: new Column(Uint16Array), i: new Column(Uint32Array) };
       this.lanes.push({ stage, slot, ...columns });
       this.version++;
     }
@@ -134,25 +139,29 @@ class Store {
 
   append(view, count) {
     for (let k = 0, o = 0; k < count; k++, o += SPAN) {
-      const start = view.getFloat64(o, true), seconds = view.getFloat32(o + 8, true), at = view.getUint16(o + 12, true);
+      const start = view.getFloat64(o, true), seconds = view.getFloat32(o + 8, true), early = view.getFloat32(o + 12, true), at = view.getUint16(o + 16, true);
       const lane = this.lanes[at];
       lane.i.push(this.count);
       lane.s.push(start);
       lane.e.push(seconds < 0 ? Infinity : start + seconds);
-      lane.f.push(view.getUint16(o + 14, true));
+      lane.y.push(early < 0 ? Infinity : start + early);
+      lane.f.push(view.getUint16(o + 18, true));
+      this.early ||= (view.getUint16(o + 18, true) & EARLY) > 0;
       this.place.push(lane.s.n - 1);
       this.laneOf.push(at);
-      this.base.push(view.getUint16(o + 16, true));
-      this.gap.push(view.getUint16(o + 18, true));
+      this.base.push(view.getUint16(o + 20, true));
+      this.gap.push(view.getUint16(o + 22, true));
     }
   }
 
   finish(view) {
     for (let o = 0; o < view.byteLength; o += END) {
-      const i = view.getUint32(o, true), seconds = view.getFloat32(o + 4, true);
+      const i = view.getUint32(o, true), seconds = view.getFloat32(o + 4, true), early = view.getFloat32(o + 8, true);
       const lane = this.lanes[this.laneOf.a[i]], p = this.place.a[i];
       lane.e.a[p] = seconds < 0 ? Infinity : lane.s.a[p] + seconds;
-      lane.f.a[p] = view.getUint16(o + 8, true);
+      lane.y.a[p] = early < 0 ? Infinity : lane.s.a[p] + early;
+      lane.f.a[p] = view.getUint16(o + 12, true);
+      this.early ||= (view.getUint16(o + 12, true) & EARLY) > 0;
       this.about.delete(i);
       this.asked.delete(i);
     }
@@ -215,7 +224,7 @@ class Store {
 
   span(i) {
     const lane = this.lanes[this.laneOf.a[i]], p = this.place.a[i];
-    return { i, lane, p, start: lane.s.a[p], end: lane.e.a[p], flags: lane.f.a[p], base: this.base.a[i], gap: this.gap.a[i] };
+    return { i, lane, p, start: lane.s.a[p], end: lane.e.a[p], early: lane.y.a[p], flags: lane.f.a[p], base: this.base.a[i], gap: this.gap.a[i] };
   }
 }
 
@@ -277,7 +286,7 @@ function hatches(context, ink, dpr) {
     return pattern;
   };
   const up = [0, 6, 6, 0], down = [0, 0, 6, 6];
-  return { failed: make([up, down]), abandoned: make([up]), lost: make([down]) };
+  return { failed: make([up, down]), abandoned: make([up]), lost: make([down]), tail: make([[3, 0, 3, 6]]) };
 }
 
 // ----------------------------------------------------------------------------------------------------------------- words
@@ -305,15 +314,24 @@ const seconds = (s) => (s < 0.01 ? `${(1000 * s).toFixed(2)} ms` : s < 1 ? `${(1
 const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const dollars = (x) => `$${x === 0 ? "0" : x.toFixed(x < 0.01 ? 6 : x < 1 ? 4 : 2)}`;
 
+/** What went on early and what came of it, in words ("" when nothing did). */
+function speculative({ start, early, flags }, open) {
+  const fate = fateOf(flags), after = seconds(Math.max(0, early - start));
+  if (fate === "proven") return "ended early: proven that it can no longer win (a bound, not a score)";
+  if (!(flags & SPECULATIVE)) return "";
+  if (!(flags & INSERTED)) return `released after ${after} with a part of its samples${open ? "; the rest is still on its way" : "; the rest came late, and is kept"}`;
+  const end = { confirmed: "confirmed by the rest", "rolled back": "rolled back" }[fate] || "provisional: neither confirmed nor rolled back yet";
+  return `in the pool after ${after}, on its prefix; ${end}`;
+}
+
 /** What a job is and became, in lines of [label, text]. */
 function describe(store, i, now) {
   const span = store.span(i), more = store.about.get(i), stage = store.stages[span.lane.stage];
   const open = span.end === Infinity, end = open ? now : span.end;
-  const outcome = [JOB[jobOf(span.flags)], itemOf(span.flags) && `item ${itemOf(span.flags)}`];
+  const outcome = [JOB[jobOf(span.flags)], itemOf(span.flags) && `item ${itemOf(span.flags).replace("_", " ")}`];
   const verdict = verdictOf(span.flags);
   if (verdict) outcome.push({ accept: "stale, accepted", update: "stale, updated", patch: "stale, patched", discard: "stale, discarded" }[verdict]);
   if (span.flags & STEPPED) outcome.push("by a step");
-  if (span.flags & SPECULATIVE) outcome.push("speculative");
   const lines = [
     ["", `${stage.name} · slot ${span.lane.slot}${more ? ` · ${more.job}` : ""}`],
     ["item", more ? `${more.item}${more.kind && more.kind !== "proposal" ? ` (${more.kind})` : ""}` : "…"],
@@ -323,7 +341,9 @@ function describe(store, i, now) {
     ["spent", more ? `${many(more.tokens, "token")}, ${dollars(more.dollars)}, ${many(more.calls, "call")}` : "…"],
     ["outcome", outcome.filter(Boolean).join(" · ")],
   ];
-  if (more && more.note) lines.push(["note", more.note]);
+  const early = speculative(span, open);
+  if (early) lines.push(["speculation", early]);
+  if (more && more.note) lines.push([fateOf(span.flags) || span.flags & SPECULATIVE ? "why" : "note", more.note]);
   return lines;
 }
 
@@ -686,16 +706,30 @@ class View {
     const { c, look } = this;
     c.fillStyle = look.commit;
     let last = -Infinity;
-    for (const mark of this.marksInView("commit")) {
+    for (const mark of this.marksInView("version")) {
       const x = this.snap(this.x(mark.at));
       if (x < last + 3) continue;
-      c.fillRect(x, this.lanesTop, 1 / this.dpr, this.lanesHeight);
+      if (mark.kind === "commit") c.fillRect(x, this.lanesTop, 1 / this.dpr, this.lanesHeight);
+      else if (mark.kind !== "confirmed") this.dashes(x, mark.kind === "provisional" ? [1, 4] : [6, 3]);
       last = x;
     }
   }
 
+  /** A broken line behind the bars: dotted where an artifact joined provisionally, dashed where it was rolled back. */
+  dashes(x, pattern) {
+    const { c, look } = this;
+    c.strokeStyle = pattern[0] > 1 ? look.soft : look.commit;
+    c.lineWidth = 1;
+    c.setLineDash(pattern);
+    c.beginPath();
+    c.moveTo(x + 0.5, this.lanesTop);
+    c.lineTo(x + 0.5, this.lanesTop + this.lanesHeight);
+    c.stroke();
+    c.setLineDash([]);
+  }
+
   marksInView(kind) {
-    return this.store.marks.filter((m) => (kind === "commit") === (m.kind === "commit") && m.at >= this.t0 && m.at <= this.t1);
+    return this.store.marks.filter((m) => (kind === "version") === VERSIONS.has(m.kind) && m.at >= this.t0 && m.at <= this.t1);
   }
 
   /** Every lane: bars where there is room, else a row of pixels that says how busy it was. */
@@ -796,6 +830,7 @@ class View {
         c.lineWidth = 1;
         c.strokeRect(x0 + 0.5, y + 0.5, w - 1, h - 1);
       }
+      if (flags & SPECULATIVE && w >= 3) this.drawEarly(x0, y, w, h, this.x(lane.y.a[p]), flags, stage);
       this.drawEnd(x0, y, w, h, flags, ink);
       if (w >= 42 && h >= 10) this.drawInside(lane.i.a[p], x0, y, w, h, ink);
     }
@@ -813,15 +848,45 @@ class View {
     c.fillRect(x + w - 2, y, 2, h);
   }
 
+  /** From where a partial result went on: a released tail is pale and striped; a provisional artifact has a rail along its bar, broken if it was rolled back. */
+  drawEarly(x, y, w, h, early, flags, stage) {
+    const { c, look } = this, from = clamp(this.snap(early), x, x + w), wide = x + w - from;
+    if (!(flags & INSERTED)) {
+      c.fillStyle = look.page;
+      c.globalAlpha = 0.62;
+      c.fillRect(from, y, wide, h);
+      c.globalAlpha = 0.8;
+      c.fillStyle = this.hatches[look.dark ? "light" : "dark"].tail;
+      if (h >= 5) c.fillRect(from, y, wide, h);
+      c.globalAlpha = 1;
+      c.fillStyle = stage.colour;
+      c.fillRect(from, y, wide, 1);
+      c.fillRect(from, y + h - 1, wide, 1);
+      c.fillStyle = look.ink;
+      c.fillRect(from, y, 1, h);
+      return;
+    }
+    const thick = Math.max(2, Math.min(4, h / 4)), ink = inkOn(stage.rgb), rail = y + (h >= 5 ? 1 : 0), gone = fateOf(flags) === "rolled back";
+    c.fillStyle = ink;
+    if (gone) for (let q = from; q < x + w - 1; q += 5) c.fillRect(q, rail, Math.min(3, x + w - q), thick);
+    else c.fillRect(from, rail, wide, thick);
+    c.fillRect(from, y, 1.5, h);
+    if (wide < 16 || h < 10) return;
+    c.font = `${Math.min(11, h - 2)}px ${look.font}`;
+    c.textAlign = "left";
+    c.fillText("◇", from + 3, y + (h + thick) / 2 + 1);
+  }
+
   /** What became of the item: a sign at the end of the bar, or a cap where there is no room for one. */
   drawEnd(x, y, w, h, flags, ink) {
-    const word = itemOf(flags) || verdictOf(flags).replace("accept", "");
+    const fate = fateOf(flags), item = itemOf(flags);
+    const word = fate === "proven" ? "proven" : fate === "rolled back" ? "rolled_back" : item || verdictOf(flags).replace("accept", "");
     if (!word) return;
     const { c, look } = this;
     if (w < 10 || h < 8) {
-      if (w < 3 || !(word === "committed" || word === "discarded" || word === "discard")) return;
+      if (w < 3 || !["committed", "discarded", "discard", "proven", "rolled_back"].includes(word)) return;
       c.fillStyle = look.ink;
-      if (word === "committed") c.fillRect(x + w - 2, y, 2, h);
+      if (word === "committed" || word === "proven") c.fillRect(x + w - 2, y, 2, h);
       else c.fillRect(x + w - 2, y + h / 2, 2, h / 2);
       return;
     }
@@ -999,7 +1064,7 @@ class View {
 
   /** Changes in front of the bars; labels of changes first, then of commits, as far as they fit. */
   drawChanges() {
-    const { c, look } = this, changes = this.marksInView("change"), commits = this.marksInView("commit");
+    const { c, look } = this, changes = this.marksInView("change"), versions = this.marksInView("version");
     const bottom = this.axisTop;
     c.strokeStyle = look.ink;
     c.lineWidth = 1.2;
@@ -1019,7 +1084,8 @@ class View {
     this.heads = [];
     const first = (mark) => (mark.kind === "setting" ? 0 : 1);
     this.within(this.top, LABELS, () => {
-      this.drawLabels(commits, this.top + 21, look.soft);
+      const rare = (mark) => (mark.kind === "rolled back" ? 0 : mark.kind === "confirmed" ? 2 : 1); // roll-backs get room first
+      this.drawLabels(versions.sort((a, b) => rare(a) - rare(b)), this.top + 21, look.soft);
       this.drawLabels(changes.sort((a, b) => first(a) - first(b)), this.top + 7, look.ink);
     });
     if (this.store.live) {
@@ -1035,9 +1101,10 @@ class View {
     const crowded = marks.length > this.plot / 3;
     c.fillStyle = ink;
     for (const mark of marks) {
-      const commit = mark.kind === "commit", x = this.x(mark.at);
+      const commit = VERSIONS.has(mark.kind), x = this.x(mark.at);
       this.heads.push([x, mark]);
-      if (!(commit && crowded)) this.drawHead(x, this.lanesTop - 3, commit);
+      c.fillStyle = mark.kind === "rolled back" ? look.ink : ink;
+      if (!(commit && crowded) || mark.kind === "rolled back") this.drawHead(x, this.lanesTop - 3, mark.kind);
       if (taken.length > 60) continue;
       c.font = `${commit ? "" : "bold "}10px ${look.font}`;
       const width = c.measureText(mark.label).width + 10;
@@ -1052,15 +1119,41 @@ class View {
     }
   }
 
-  /** A triangle for a commit, a diamond for a change. */
-  drawHead(x, y, commit) {
-    const { c } = this;
+  /** A triangle for a commit (hollow while provisional, barred once confirmed), a cross for a roll-back, a diamond for a change. */
+  drawHead(x, y, kind) {
+    const { c } = this, commit = VERSIONS.has(kind);
+    if (kind === "rolled back") return this.drawCross(x, y - 3);
+    if (kind === "provisional" || kind === "confirmed") {
+      c.strokeStyle = c.fillStyle;
+      c.lineWidth = 1;
+      c.beginPath();
+      c.moveTo(x - 3, y - 4);
+      c.lineTo(x + 3, y - 4);
+      c.lineTo(x, y - 0.5);
+      c.closePath();
+      c.stroke();
+      if (kind === "confirmed") c.fillRect(x - 3.5, y - 7, 7, 1.2);
+      return undefined;
+    }
     c.beginPath();
     c.moveTo(x - 3, y - 3);
     if (!commit) c.lineTo(x, y - 6);
     c.lineTo(x + 3, y - 3);
     c.lineTo(x, y);
     c.fill();
+    return undefined;
+  }
+
+  drawCross(x, y) {
+    const { c } = this;
+    c.strokeStyle = c.fillStyle;
+    c.lineWidth = 1.6;
+    c.beginPath();
+    for (const way of [-3, 3]) {
+      c.moveTo(x - 3, y - way);
+      c.lineTo(x + 3, y + way);
+    }
+    c.stroke();
   }
 
   ticksAt() {
@@ -1097,7 +1190,7 @@ class View {
     if (this.rows.length) c.drawImage(this.map, 0, 0, this.map.width, this.map.height, this.gutter, this.mapTop + 1, width, this.mapHeight - 2);
     c.fillStyle = look.ink;
     for (const mark of this.store.marks) {
-      if (mark.kind !== "commit") c.fillRect(this.gutter + (mark.at / all) * this.plot, this.mapTop, 1, this.mapHeight);
+      if (!VERSIONS.has(mark.kind)) c.fillRect(this.gutter + (mark.at / all) * this.plot, this.mapTop, 1, this.mapHeight);
     }
     const [x0, x1] = this.mapWindow();
     c.fillStyle = look.page;
@@ -1164,7 +1257,7 @@ class View {
     if (this.empty.textContent !== waiting) this.empty.textContent = waiting;
     this.followButton.setAttribute("aria-pressed", String(this.mode !== "free"));
     this.followButton.disabled = !store.live;
-    const names = this.used.map((n) => store.stages[n].name + store.stages[n].colour).join("\n");
+    const names = this.used.map((n) => store.stages[n].name + store.stages[n].colour).join("\n") + (store.early ? "\nearly" : "");
     if (names !== this.legendOf) this.drawLegend(names);
     this.showDetail();
     const label = `Timeline of ${store.count} jobs in ${store.lanes.length} worker slots, ${states[store.status]}. Arrows pan, plus and minus zoom, 0 shows all, f follows, brackets move between jobs, Escape deselects.`;
@@ -1186,9 +1279,10 @@ class View {
       make("i", `lab-gantt-${kind}`, chip);
       make("span", "", chip, kind);
     }
-    for (const [sign, word] of [["▲", "committed"], ["–", "rejected"], ["×", "discarded"], ["↻", "updated"], ["+", "patched"]]) {
+    const early = this.store.early ? [["", "late samples of a released job"], ["◇", "in the pool provisionally"], ["↶", "rolled back"], ["⊣", "proven unable to win"]] : [];
+    for (const [sign, word] of [["▲", "committed"], ["–", "rejected"], ["×", "discarded"], ["↻", "updated"], ["+", "patched"], ...early]) {
       const chip = make("span", "lab-gantt-chip", this.legend);
-      make("b", "", chip, sign);
+      make(sign ? "b" : "i", sign ? "" : "lab-gantt-tail", chip, sign);
       make("span", "", chip, word);
     }
   }

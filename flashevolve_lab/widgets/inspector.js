@@ -2,6 +2,7 @@
 // One rule a change must keep: text from a log goes only into textContent (see `el`), never into markup.
 
 const SIGNS = { accept: "✓", update: "↻", patch: "✎", discard: "✕" };
+const EARLY = { released: "⇥", provisional: "◇", confirmed: "◆", "rolled back": "↶", proven: "⊣" }; // what a completion policy does
 const FOLD = 3000; // characters of a text before "show all"
 const EQUAL = 1600; // an equal stretch longer than this is folded, EDGE characters of it left at either end
 const EDGE = 500;
@@ -12,7 +13,8 @@ const COLUMNS = {
 };
 
 const AFTER = { update: "Updated", patch: "Patched" }; // what a later text is called, by its origin
-const titled = (role, text) => (role === "later" && AFTER[text.origin]) || COLUMNS[role];
+const beside = (role) => role.startsWith("beside"); // beside1, beside2, …: the other texts of a batch
+const titled = (role, text) => (role === "later" && AFTER[text.origin]) || (beside(role) ? "Read together" : COLUMNS[role]);
 
 /** An element with a class, attributes and children (strings become text; nothing becomes nothing). */
 function el(tag, cls = "", attributes = {}, ...children) {
@@ -39,6 +41,14 @@ const count = (n) => Number(n).toLocaleString("en-US");
 const many = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 const score = (x) => (x === null || x === undefined ? "–" : Number(Number(x).toFixed(3)).toString());
 const known = (action) => (action in SIGNS ? action : "other");
+
+/** Where a text stands in the pool, in a few words: a promise is never shown as a score. */
+function standing(text) {
+  if (text.rolled_back) return "rolled back";
+  if (text.version === null) return "not in the pool";
+  const part = `${Math.round(text.coverage * 100)} %`;
+  return text.provisional ? `v${text.version}, provisional: ${score(text.mean)} on ${part}` : `v${text.version}, mean ${score(text.mean)}`;
+}
 
 function clock(at) {
   if (at < 60) return `${at.toFixed(1)} s`;
@@ -135,7 +145,7 @@ class View {
     this.answer = el("div", "lab-answer", { role: "status" });
     this.empty = el("p", "lab-empty", {}, "Nothing is chosen yet. Click a verdict in the feed, a job in the chart, or type an id above.");
     this.body = el("div", "lab-body");
-    this.parts = Object.fromEntries(["lead", "hand", "columns", "verdicts", "evidence", "scores", "relatives"].map((name) => [name, el("section", `lab-${name}`)]));
+    this.parts = Object.fromEntries(["lead", "hand", "columns", "early", "verdicts", "evidence", "scores", "relatives"].map((name) => [name, el("section", `lab-${name}`)]));
     this.body.append(...Object.values(this.parts));
     this.buildHand();
     this.root.classList.add("lab-inspector");
@@ -178,6 +188,7 @@ class View {
       this.part("lead", [facts.id, facts.place, facts.own, facts.version, facts.spent, facts.base, facts.verdicts.length], () => this.drawLead(facts));
       this.drawHand(facts);
       if (texts.id === facts.id) this.part("columns", [texts, facts.recorded_at, facts.component], () => this.drawColumns(facts, texts));
+      this.part("early", [facts.completion, facts.own, facts.scores, facts.gone], () => this.drawEarly(facts));
       this.part("verdicts", [facts.verdicts, facts.gates, facts.work], () => this.drawVerdicts(facts));
       if (evidence.id === facts.id) this.part("evidence", evidence, () => this.drawEvidence(evidence, facts));
       this.part("scores", [facts.scores, facts.best, facts.id], () => this.drawScores(facts, texts));
@@ -215,12 +226,17 @@ class View {
     const made = { seed: "the seed", reflection: "a reflection", update: "an update", patch: "a patch", merge: "a merge", human: "a person" }[facts.origin] ?? facts.origin;
     const by = facts.item ? [" as ", el("code", "", {}, facts.item)] : [];
     const what = own ? [`made by ${made}`, ...by, ...(facts.component ? [" in ", el("bdi", "", {}, facts.component)] : [])] : [el("code", "", {}, facts.item), ` (${facts.kind}) has no text yet`];
-    const version = own && own.version !== null ? `version ${own.version}, mean ${score(own.mean)} over ${Math.round(own.coverage * 100)} % of the validation set` : "not in the pool";
+    const part = own?.coverage ? `${Math.round(own.coverage * 100)} % of the validation set` : "", gone = (facts.completion ?? []).findLast((row) => row.kind === "rolled back");
+    const version = !own || (own.version === null && !own.rolled_back) ? ["not in the pool"]
+      : own.rolled_back ? [el("strong", "", {}, "rolled back"), gone ? ` at version ${gone.version}: ` : "", gone ? el("bdi", "", {}, gone.reason) : ""]
+      : own.provisional ? [el("strong", "", {}, "provisional"), ` as version ${own.version}: ${score(own.mean)} on ${part} so far, which is a promise and no score`]
+      : [`version ${own.version}, mean ${score(own.mean)} over ${part}`, (facts.completion ?? []).some((row) => row.kind === "confirmed") ? ", confirmed after a provisional start" : ""];
     const asked = facts.job ? row("Asked for", el("code", "", {}, facts.job), ", a job of this item") : [];
     return [el("dl", "lab-facts", {},
       ...asked,
       ...row("Text", ...what),
-      ...row("Pool", version),
+      ...row("Pool", ...version),
+      ...(facts.gone ? row("Descent", "made from ", this.chip(facts.gone), ", which was rolled back") : []),
       ...row("Item", el("bdi", "", {}, facts.place || "–")),
       ...row("Base", `version ${base}; the pool is now at ${facts.version}`, stale ? `; judged ${["", "once", "twice"][facts.verdicts.length] ?? `${facts.verdicts.length} times`}, last at gap ${stale.gap}` : ""),
       ...row("Cost", `${many(spent.tokens, "token")} in ${many(spent.llm_calls, "call")}, ${many(spent.metric_calls, "metric call")}`, spent.dollars ? `, $${spent.dollars.toFixed(4)}` : ""))];
@@ -267,7 +283,7 @@ class View {
     const { texts } = this.data, own = texts.own, areas = {};
     const pool = [own, texts.columns.current, texts.columns.parent, texts.columns.best].filter((text) => text && text.version !== null);
     const parents = [...new Map(pool.map((text) => [text.id, text])).values()];
-    const parent = el("select", "", { "aria-label": "Parent" }, ...parents.map((text) => el("option", "", { value: text.id }, `${text.id} (v${text.version}, ${score(text.mean)})`)));
+    const parent = el("select", "", { "aria-label": "Parent" }, ...parents.map((text) => el("option", "", { value: text.id }, `${text.id} (${standing(text)})`)));
     for (const [name, text] of Object.entries(own.components)) {
       areas[name] = el("textarea", "", { dir: "auto", rows: Math.min(14, 3 + text.split("\n").length), "aria-label": `Text of ${name}`, spellcheck: "false" });
       areas[name].value = text;
@@ -297,7 +313,7 @@ class View {
 
   /** The distinct texts to show, each with all the roles it has. The best takes the current one's place when asked for. */
   columns(texts) {
-    const roles = ["parent", texts.against === "best" ? "best" : "current", "earlier", "later"], found = new Map();
+    const roles = ["parent", texts.against === "best" ? "best" : "current", "earlier", "later", ...Object.keys(texts.columns).filter(beside)], found = new Map();
     if (texts.own) found.set(texts.own.id, { text: texts.own, roles: ["own"] });
     for (const role of roles) {
       const text = texts.columns[role];
@@ -336,13 +352,52 @@ class View {
     const shown = own && d ? marked(d.own, "ins", "lab-own") : other && d ? marked(d.other, "del", "lab-other-only") : prose(body);
     if (!body) shown.append(el("span", "lab-soft", {}, "(empty)"));
     const words = roles.map((role, i) => (i ? titled(role, text).toLowerCase() : titled(role, text))).join(" · ");
-    const standing = text.version === null ? "not in the pool" : `v${text.version}, mean ${score(text.mean)}`;
     const differs = !d || !(own || other) ? "" : d.equal ? "equal" : `${many(own ? d.added : d.gone, "word")} only here`;
-    const head = el("div", "lab-cellhead", {}, el("strong", "", {}, words), own ? el("code", "", {}, text.id) : this.chip(text.id), el("span", "lab-soft", {}, standing), el("span", "lab-soft", {}, differs), copier(body));
+    const head = el("div", "lab-cellhead", {}, el("strong", "", {}, words), own ? el("code", "", {}, text.id) : this.chip(text.id), el("span", "lab-soft", {}, standing(text)), el("span", "lab-soft", {}, differs), copier(body));
     shown.setAttribute("tabindex", "0");
     shown.setAttribute("role", "group");
     shown.setAttribute("aria-label", `${words} ${text.id}`);
     return el("div", `lab-cell${own ? " lab-cell-own" : other ? " lab-cell-other" : ""}`, { "data-id": text.id }, head, shown);
+  }
+
+  // --- what went on before it was complete ------------------------------------------------------------------------------
+
+  drawEarly(facts) {
+    const rows = facts.completion ?? [];
+    if (!rows.length) return [];
+    return [el("h3", "", {}, "Partial results"), el("ol", "lab-story", {}, ...rows.map((row) => this.early(row, rows))), ...this.prefix(facts, rows)];
+  }
+
+  early(row, rows) {
+    const sign = el("span", `lab-sign lab-${row.kind.replace(" ", "-")}`, { "aria-hidden": "true" }, EARLY[row.kind] ?? "•");
+    const line = el("div", "lab-line", {}, el("time", "", {}, clock(row.at)), sign, el("strong", "", {}, row.kind), el("span", "lab-words", {}, ...this.earlyWords(row, rows)));
+    const made = row.derived.length ? el("div", "lab-line lab-made", {}, el("span", "lab-soft", {}, "made from it, to be judged again:"), ...row.derived.map((id) => this.chip(id))) : "";
+    return el("li", "", {}, line, made, row.reason ? prose(row.reason, "lab-plain lab-soft") : "");
+  }
+
+  earlyWords(row, rows) {
+    const rival = row.rival ? [` against ${score(row.rival_score)} of `, this.chip(row.rival)] : [];
+    const promise = rows.filter((other) => other.kind === "provisional" && other.seq < row.seq).pop();
+    const promised = promise ? `; promised ${score(promise.prefix_score ?? promise.score)} on ${promise.prefix || promise.scored}` : "";
+    switch (row.kind) {
+      case "released": return [`went on with ${row.scored} of ${row.wanted} samples`, row.late.length ? `; late: ${row.late.length === 1 ? "example" : "examples"} ${row.late.join(", ")}` : ""];
+      case "provisional": return [`joined the pool as v${row.version}; ${row.prefix ? `promises ${score(row.prefix_score)} on its prefix of ${row.prefix}; ` : ""}${score(row.score)} on the ${row.scored} of ${row.wanted} examples that are in,`, ...rival];
+      case "confirmed": return [`came to ${score(row.score)} on all ${row.wanted} examples`, ...rival, promised];
+      case "rolled back": return [`left the pool, now v${row.version}`, row.score === null ? "" : `; came to ${score(row.score)} on ${row.scored} of ${row.wanted} examples`, ...rival, promised];
+      case "proven": return [`can reach ${score(row.bound)} at most after ${row.scored} of ${row.wanted} examples: a bound, no score; ${many(row.saved, "call")} saved`];
+      default: return [];
+    }
+  }
+
+  /** The speculative prefix, example by example: this text, and what it has to beat. */
+  prefix({ scores }, rows) {
+    const early = rows.filter((row) => row.kind === "provisional").pop(), at = new Map(scores.example.map((example, i) => [example, i]));
+    if (!early) return [];
+    const cells = early.examples.filter((example) => at.has(example)).map((example) => [example, ...["score", "parent", "best"].map((name) => score(scores[name][at.get(example)]))]);
+    const heads = ["example", "this text", "parent", "best"].map((words) => el("th", "", { scope: "col" }, words));
+    const lines = cells.map((cell) => el("tr", "", {}, ...cell.map((words) => el("td", "", {}, String(words)))));
+    const table = el("table", "", {}, el("thead", "", {}, el("tr", "", {}, ...heads)), el("tbody", "", {}, ...lines));
+    return [this.details("prefix", [`Scored when it joined: ${many(cells.length, "example")}`], [el("div", "lab-scroll", {}, table)])];
   }
 
   // --- what was decided -----------------------------------------------------------------------------------------------
@@ -350,7 +405,7 @@ class View {
   drawVerdicts(facts) {
     const lines = [...facts.verdicts.map((row) => [row.at, this.verdict(row)]), ...facts.gates.map((gate) => [gate.at, this.gate(gate)])];
     lines.sort((a, b) => a[0] - b[0]);
-    const work = facts.work.map((job) => el("tr", "", {}, ...[job.job, job.stage, String(job.slot), clock(job.started), job.ended === null ? "running" : clock(job.ended), job.outcome].map((words) => el("td", "", {}, words)), el("td", "lab-message", {}, el("bdi", "", {}, job.message))));
+    const work = facts.work.map((job) => el("tr", "", {}, ...[job.job, job.stage, String(job.slot), clock(job.started), job.ended === null ? "running" : clock(job.ended), job.released === null ? job.outcome : `${job.outcome}, released at ${clock(job.released)}`].map((words) => el("td", "", {}, words)), el("td", "lab-message", {}, el("bdi", "", {}, job.message))));
     const heads = ["job", "stage", "slot", "from", "to", "outcome", ""].map((words) => el("th", "", { scope: "col" }, words));
     const table = el("table", "", {}, el("thead", "", {}, el("tr", "", {}, ...heads)), el("tbody", "", {}, ...work));
     const jobs = work.length ? [this.details("jobs", [many(work.length, "job")], [el("div", "lab-scroll", {}, table)])] : [];
@@ -362,13 +417,13 @@ class View {
     const where = row.where === "dequeue" ? `before ${row.stage}` : row.where === "commit" ? "at commit" : row.where === "hand" ? "by hand" : row.where;
     const tags = [row.touched && "touched", row.superseded && "superseded"].filter(Boolean).map((words) => el("span", "lab-tag", {}, words));
     const sign = el("span", `lab-sign lab-${known(row.action)}`, { "aria-hidden": "true" }, SIGNS[row.action] ?? "•");
-    const head = el("div", "lab-line", {}, el("time", "", {}, clock(row.at)), sign, el("strong", "", {}, el("bdi", "", {}, row.action)), `${where}, v${row.base} → v${row.version}, gap ${row.gap}`, ...tags, el("bdi", "lab-soft", {}, row.policy), row.counterpart ? el("span", "lab-soft", {}, "current: ", this.chip(row.counterpart)) : "");
+    const head = el("div", "lab-line", {}, el("time", "", {}, clock(row.at)), sign, el("strong", "", {}, el("bdi", "", {}, row.action)), `${where}, v${row.base} → v${row.version}, gap ${row.gap}`, ...tags, el("bdi", "lab-soft", {}, row.policy), row.counterpart ? el("span", "lab-soft", {}, "current: ", this.chip(row.counterpart)) : "", row.target && row.target !== row.counterpart ? el("span", "lab-soft", {}, "onto: ", this.chip(row.target)) : "");
     return el("li", "", {}, head, prose(row.reason, "lab-plain"), row.why ? prose(row.why, "lab-plain lab-soft") : "");
   }
 
   gate(gate) {
     const sign = el("span", `lab-sign ${gate.passed ? "lab-accept" : "lab-discard"}`, { "aria-hidden": "true" }, gate.passed ? "▲" : "▼");
-    return el("li", "", {}, el("div", "lab-line", {}, el("time", "", {}, clock(gate.at)), sign, el("strong", "", {}, gate.passed ? "gate passed" : "gate failed"), this.chip(gate.artifact), `scored ${score(gate.child_sum)} on the minibatch against ${score(gate.parent_sum)} of`, this.chip(gate.parent)));
+    return el("li", "", {}, el("div", "lab-line", {}, el("time", "", {}, clock(gate.at)), sign, el("strong", "", {}, gate.passed ? "gate passed" : "gate failed"), this.chip(gate.artifact), gate.bound ? `can reach ${score(gate.child_sum)} on the minibatch at most, against ${score(gate.parent_sum)} of` : `scored ${score(gate.child_sum)} on the minibatch against ${score(gate.parent_sum)} of`, this.chip(gate.parent)), gate.reason ? prose(gate.reason, "lab-plain lab-soft") : "");
   }
 
   // --- what it came from ----------------------------------------------------------------------------------------------
@@ -392,9 +447,9 @@ class View {
     return [this.details(`prompt ${call}`, ["prompt ", el("span", "lab-soft", {}, many(prompt.length, "character"))], [copier(prompt), prose(prompt)])];
   }
 
-  trial({ example, input, parent, child, current }, first) {
+  trial({ example, input, parent, child, current, late }, first) {
     const words = (side) => (side ? (side.trouble && side.score === undefined ? "failed" : score(side.score)) : "not run");
-    const summary = [`Example ${example} `, el("span", "lab-soft", {}, `parent ${words(parent)}, this text ${words(child)}`)];
+    const summary = [`Example ${example} `, el("span", "lab-soft", {}, `parent ${words(parent)}, this text ${words(child)}`), late ? el("span", "lab-tag", { title: "this sample came after the rollout was released: the reflection has not seen it" }, "came late") : ""].flatMap((part) => (part instanceof Element && part.classList.contains("lab-tag") ? [" ", part] : [part]));
     const side = (title, one) => el("div", "lab-side", {}, el("strong", "", {}, title, el("span", "lab-soft", {}, ` score ${words(one)}`)),
       ...(one?.trouble ? [prose(one.trouble, "lab-plain lab-error")] : []),
       ...(one?.output !== undefined ? [el("span", "lab-soft", {}, "output"), prose(one.output)] : []),
@@ -410,6 +465,8 @@ class View {
     if (!scores.example.length) return [];
     const title = el("h3", "", {}, "Validation, sample by sample");
     if (!scored) return [title, el("p", "lab-soft", {}, "It has not been validated.")];
+    const proven = (facts.completion ?? []).findLast((row) => row.kind === "proven" && row.stage === "validate");
+    if (proven) title.append(el("span", "lab-soft", {}, ` stopped after ${proven.scored} of ${proven.wanted}: what is here is no score of it`));
     const seen = new Set([facts.artifact]), roles = ["parent", "current", "best"];
     const strips = roles.map((role) => [role, texts.columns?.[role]]).filter(([, text]) => text && !seen.has(text.id) && seen.add(text.id)).map(([role, text]) => this.strip(role, text.id, scores));
     return [title, ...strips, ...(strips.length ? [] : [el("p", "lab-soft", {}, `${scored} samples scored; there is nothing to compare with.`)])];
@@ -439,7 +496,8 @@ class View {
 
   drawRelatives(facts) {
     if (!facts.ancestors.length && !facts.descendants.length) return [];
-    const chip = (one) => this.chip(one.id, one.version === null ? `${one.id} ${one.outcome}` : `${one.id} v${one.version} ${score(one.mean)}`, one.version === null ? "lab-outside" : "");
+    const early = (one) => one.outcome === "provisional";
+    const chip = (one) => this.chip(one.id, one.version === null ? `${one.id} ${one.outcome.replace("_", " ")}` : `${one.id} v${one.version} ${early(one) ? "provisional" : score(one.mean)}`, one.version === null || early(one) ? "lab-outside" : "");
     const row = (words, list) => {
       if (!list.length) return [];
       const more = list.length > CHIPS ? [folded(`${list.length - CHIPS} more`, () => list.slice(CHIPS).map(chip))] : [];

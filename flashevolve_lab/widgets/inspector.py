@@ -25,6 +25,7 @@ from flashevolve_lab.widgets.telling import evidence_of, facts_of, text_of
 from flashevolve_lab.widgets.texts import sayable
 
 COLUMNS = ("parent", "current", "best", "earlier", "later")  # what a text can be compared with
+BESIDE = "beside"  # and the texts that were read together with it: beside1, beside2, …
 KEPT = 64  # ids of the history
 ACTS = 5  # of what was done by hand, told after a command
 
@@ -111,9 +112,9 @@ class Inspector(anywidget.AnyWidget):
         self._callbacks.append(callback)
 
     def compare(self, column: str) -> None:
-        """Show what differs from a column: parent, current, best, earlier or later."""
+        """Show what differs from a column: parent, current, best, earlier, later, or beside1, beside2, … of a batch."""
         with self._lock:
-            self._against = column if column in COLUMNS else ""
+            self._against = column if column in COLUMNS or column.startswith(BESIDE) else ""
             self._tell()
 
     def go(self, steps: int) -> None:
@@ -173,7 +174,8 @@ class Inspector(anywidget.AnyWidget):
 
     def _columns(self, dossier: Dossier) -> dict[str, Text]:
         texts = (dossier.parent, dossier.counterpart, dossier.best, dossier.earlier, dossier.later)
-        return {name: text for name, text in zip(COLUMNS, texts, strict=True) if text is not None}
+        beside = {f"{BESIDE}{n}": text for n, text in enumerate(dossier.beside, 1)}
+        return {name: text for name, text in zip(COLUMNS, texts, strict=True) if text is not None} | beside
 
     def _chosen(self, columns: Mapping[str, Text]) -> str:
         """The column compared with: the chosen one, else the current version, the parent, the best."""

@@ -157,15 +157,15 @@ class PolicyKnob(Knob):
         name = value.get("name", "") if isinstance(value, Mapping) else ""
         self.choice.value = name if name in self._classes else None
         for field, widget in self._inputs.get(name, {}).items():
-            if field in value and widget.value != value[field]:
-                widget.value = value[field]
+            if field in value and _value_of(widget) != value[field]:
+                widget.value = str(value[field]) if isinstance(widget, ipw.Combobox) else value[field]
         self._show_fields()
 
     def policy(self) -> Any:
         """The policy that the inputs describe; raises whatever its class raises."""
         name = self.choice.value
         cls, model = self._classes[name], self._models.get(name)
-        values = {field: widget.value for field, widget in self._inputs[name].items()}
+        values = {field: _value_of(widget) for field, widget in self._inputs[name].items()}
         if model is None:
             return cls(**values)
         return replace(model, **values) if values else model
@@ -310,8 +310,12 @@ def _inputs_of(cls: type, model: Any, edited: Callable[[Any], None]) -> dict[str
 
 def _input(field: Field[Any], hint: Any, value: Any) -> ipw.Widget | None:
     given = {"description": field.name, "style": _LABEL, "layout": _FITTING}
+    words = [word for part in get_args(hint) if get_origin(part) is Literal for word in get_args(part)]
+    if words and all(isinstance(word, str) for word in words) and int in get_args(hint):  # a number, or one of some words
+        given["placeholder"] = f"a number, or {' or '.join(words)}"
+        return ipw.Combobox(value=str(value), options=words, ensure_option=False, continuous_update=False, **given)
     if get_origin(hint) is Literal:
-        return ipw.Dropdown(options=get_args(hint), value=value, **given)
+        return ipw.Dropdown(options=[(word or "never", word) for word in get_args(hint)], value=value, **given)  # "" shows as nothing
     match value:
         case bool():
             return ipw.Checkbox(value=value, indent=False, **given)
@@ -323,6 +327,12 @@ def _input(field: Field[Any], hint: Any, value: Any) -> ipw.Widget | None:
             return ipw.Text(value=value, continuous_update=False, **given)
         case _:
             return None
+
+
+def _value_of(widget: ipw.Widget) -> Any:
+    """What an input says; in one for a number or a word, digits are the number."""
+    value = widget.value
+    return int(value) if isinstance(widget, ipw.Combobox) and value.strip().isdecimal() else value
 
 
 def _hints(cls: type) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The lineage as a widget: the family of committed artifacts with its Pareto front; a click selects an artifact.
+"""The lineage as a widget: the family of the pool's artifacts with its Pareto front; a click selects an artifact.
 
-Owns what is sent. Owns no family (views) and no layout (`lineage.js`). One rule a change must keep: the browser gets nodes once,
-and the front anew whenever it changed.
+Owns what is sent. Owns no family (views) and no layout (`lineage.js`). One rule a change must keep: the browser gets a node when
+it joins and once more whenever it changed (the last row of an artifact is the valid one), and the front anew whenever it changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flashevolve_lab.views import Lineage, Node
 from flashevolve_lab.widgets.mirror import HERE, Mirror, module_of
 from flashevolve_lab.widgets.texts import sayable
 
-NODE = ("artifact", "version", "at", "parents", "origin", "component", "mean", "coverage")  # as lineage.js reads them
+NODE = ("artifact", "version", "at", "parents", "origin", "component", "mean", "coverage", "standing", "reason", "from_gone")  # as lineage.js reads them
 
 
 class LineageTree(Mirror):
@@ -28,12 +28,13 @@ class LineageTree(Mirror):
 
     def __repr__(self) -> str:
         family = self._view.snapshot()
-        return f"<LineageTree of {len(family.nodes)} artifacts, {len(family.front)} on the front>"
+        here = sum(node.standing != "rolled back" for node in family.nodes)
+        return f"<LineageTree of {here} artifacts, {len(family.front)} on the front>"
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Further entries of the log."""
         delta = self._view.feed(entries)
-        self.push({"front": dict(delta.front), "best": delta.best}, [_row(node) for node in delta.nodes])
+        self.push({"front": dict(delta.front), "best": delta.best}, [_row(node) for node in (*delta.changed, *delta.nodes)])
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""

@@ -49,6 +49,7 @@ function header(model, doc, el) {
       ["best", `${scored(now.best)}${gain}`],
       ["proposals", `${short(now.proposals || 0)}, ${short(now.accepted || 0)} accepted`],
       ["a minute", `${short(Math.round(10 * (now.pace || 0)) / 10)} proposals`],
+      ["in flight", `${now.in_flight || 0} of ${now.depth || 0}`],
       ["time", time(now.at || 0)],
     ];
     figures.replaceChildren();
@@ -208,6 +209,9 @@ function table(parent, heads, rows) {
   }
 }
 
+const address = (name) => name.replace(/^https?:\/\//, "").replace(/\/v1$/, "");
+const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}%`;
+
 function facts(model, doc, el) {
   const root = put(el, "div", { class: "fl-facts" });
   const card = (title) => {
@@ -215,7 +219,7 @@ function facts(model, doc, el) {
     put(section, "div", { class: "fl-title" }, title);
     return put(section, "div");
   };
-  const [budget, slots, costs, failures] = ["Budget", "Worker slots busy", "Tokens and cost", "Failures"].map(card);
+  const [budget, slots, servers, costs, failures, early] = ["Budget", "Worker slots busy", "Model servers", "Tokens and cost", "Failures", "Partial results"].map(card);
   const redraw = () => {
     const now = doc.now;
     budget.replaceChildren();
@@ -228,6 +232,15 @@ function facts(model, doc, el) {
     for (const [stage, count, busy, waiting, lately] of now.slots || []) {
       bar(slots, stage, `${busy} of ${count}${waiting ? ` (+${waiting} waiting)` : ""}`, busy / count, 0, `${busy} of ${count} busy, lately ${lately}%`);
     }
+    servers.replaceChildren();
+    servers.parentElement.hidden = !(now.servers || []).length;  // only servers that tell
+    table(servers, ["server", "running", "waiting", "KV cache"], (now.servers || []).map(([name, at, running, waiting, cache]) =>
+      [address(name), short(running), short(waiting), cache === null ? "not told" : percent(cache)]));
+    for (const [name, at, , , , speed, hits] of now.servers || []) {
+      const told = [speed === null ? "" : `${short(Math.round(speed))} tokens/s`, hits === null ? "" : `${percent(hits)} of the prompts from its prefix cache`];
+      const who = now.servers.length > 1 ? `${address(name)}: ` : "";
+      put(servers, "div", { class: "fl-note" }, `${who}${[...told, `told at ${time(at)}`].filter(Boolean).join(", ")}.`);
+    }
     costs.replaceChildren();
     const money = (now.costs || []).some((row) => row[5]);
     table(costs, ["stage (role)", "calls", "tokens", ...(money ? ["dollars"] : [])], (now.costs || []).map(([stage, role, calls, failed, tokens, dollars]) =>
@@ -235,12 +248,24 @@ function facts(model, doc, el) {
     failures.replaceChildren();
     if (Object.keys(now.failures || {}).length) table(failures, ["kind", "count"], Object.entries(now.failures).map(([kind, count]) => [kind, short(count)]));
     else put(failures, "div", { class: "fl-note" }, "None so far.");
-    if ((now.outcomes || []).length) put(failures, "div", { class: "fl-note" }, `Proposals: ${now.outcomes.map(([kind, count]) => `${short(count)} ${kind}`).join(", ")}.`);
+    if ((now.outcomes || []).length) put(failures, "div", { class: "fl-note" }, `Proposals: ${now.outcomes.map(([kind, count]) => `${short(count)} ${kind.replace("_", " ")}`).join(", ")}.`);
+    early.replaceChildren();
+    early.parentElement.hidden = !Object.keys(now.early || {}).length; // only where a completion policy lets them go on
+    drawEarly(early, now.early || {});
     put(failures, "div", { class: "fl-note" }, `Lately ${short(Math.round(10 * (now.lately || 0)) / 10)} proposals and ${short(Math.round(10 * (now.accepted_lately || 0)) / 10)} accepted a minute.`);
-    el.dataset.labStatus = JSON.stringify({ budget: (now.budget || []).length, slots: (now.slots || []).length, costs: (now.costs || []).length });
+    el.dataset.labStatus = JSON.stringify({ budget: (now.budget || []).length, slots: (now.slots || []).length, servers: (now.servers || []).length, costs: (now.costs || []).length });
   };
   redraw();
   return doc.changed(redraw);
+}
+
+/** What went on before it was complete, and what came of it. */
+function drawEarly(parent, { provisional = 0, confirmed = 0, rolled_back = 0, proven = 0, saved = 0, saved_at_gates = 0, released = 0 }) {
+  table(parent, ["in the pool before its full score", "artifacts"], [["◇ provisional now", short(provisional)], ["◆ confirmed", short(confirmed)], ["↶ rolled back", short(rolled_back)]]);
+  const told = [saved && `${short(saved)} validation calls`, saved_at_gates && `${short(saved_at_gates)} at gates`].filter(Boolean);
+  const calls = told.length ? `, which saved ${told.join(" and ")}` : "";
+  put(parent, "div", { class: "fl-note" }, `⊣ ${short(proven)} ${proven === 1 ? "rejection was" : "rejections were"} proven before all was scored${calls}.`);
+  put(parent, "div", { class: "fl-note" }, `⇥ ${short(released)} ${released === 1 ? "rollout" : "rollouts"} went on before the last sample.`);
 }
 
 export default () => {

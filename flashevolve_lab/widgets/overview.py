@@ -14,7 +14,18 @@ import traitlets as t
 
 from flashevolve_lab.core import Entry
 from flashevolve_lab.core.events import ArtifactMade, Committed, RunResumed, RunStarted
-from flashevolve_lab.views import Costs, CostsSnapshot, Diagnosis, DiagnosisSnapshot, Point, Progress, RunFacts, Standing
+from flashevolve_lab.views import (
+    Costs,
+    CostsSnapshot,
+    Diagnosis,
+    DiagnosisSnapshot,
+    Point,
+    Progress,
+    RunFacts,
+    ServerRow,
+    Servers,
+    Standing,
+)
 from flashevolve_lab.widgets.mirror import HERE, Mirror, module_of
 from flashevolve_lab.widgets.texts import sayable
 
@@ -43,7 +54,7 @@ class Overview:
         self.header, self.score, self.facts = Part(part="header"), Part(part="score"), Part(part="facts")
         self.header.on_msg(self._whole_text)
         self._growing, self._elsewhere = growing, elsewhere
-        self._progress, self._costs, self._diagnosis = Progress(), Costs(), Diagnosis()
+        self._progress, self._costs, self._diagnosis, self._servers = Progress(), Costs(), Diagnosis(), Servers()
         self._run = RunFacts()
         self._texts: dict[str, Mapping[str, str]] = {}  # artifact → components, of those that were made and are not past
         self._best_texts: Mapping[str, str] = {}
@@ -82,6 +93,7 @@ class Overview:
         delta = self._progress.feed(entries)
         self._costs.feed(entries)
         self._diagnosis.feed(entries)
+        self._servers.feed(entries)
         self.points += delta.points
         self._update(delta.standing, delta.points)
 
@@ -112,7 +124,7 @@ class Overview:
         self.header.push(self._header(standing, costs, diagnosis))
         rows = [[getattr(point, name) for name in POINT] for point in points]
         self.score.push({name: _amount(standing, name) for name in AXES}, rows)
-        self.facts.push(_facts(standing, costs, diagnosis))
+        self.facts.push(_facts(standing, costs, diagnosis, self._servers.snapshot()))
 
     def _header(self, now: Standing, costs: CostsSnapshot, diagnosis: DiagnosisSnapshot) -> dict[str, Any]:
         run = self._run
@@ -137,6 +149,8 @@ class Overview:
             "proposals": now.proposals,
             "accepted": now.accepted,
             "pace": round(costs.proposals, 2),
+            "in_flight": now.in_flight,
+            "depth": diagnosis.depth,
             "line": "" if stopped else diagnosis.line,
         }
 
@@ -155,7 +169,14 @@ def _amount(standing: Standing, name: str) -> float:
     return round(standing.at, 3) if name == "at" else float(getattr(standing.spent, name))
 
 
-def _facts(now: Standing, costs: CostsSnapshot, diagnosis: DiagnosisSnapshot) -> dict[str, Any]:
+def _early(now: Standing) -> dict[str, int]:
+    """How partial results fared; {} when none ever went on."""
+    names = ("provisional", "confirmed", "rolled_back", "proven", "saved", "saved_at_gates", "released")
+    counts = {name: getattr(now, name) for name in names}
+    return counts if any(counts.values()) else {}
+
+
+def _facts(now: Standing, costs: CostsSnapshot, diagnosis: DiagnosisSnapshot, servers: Sequence[ServerRow]) -> dict[str, Any]:
     spent, reserved = {**now.spent.as_dict(), "seconds": round(now.at, 1)}, now.reserved.as_dict()
     budget = [
         [name, limit, spent.get(name, 0), reserved.get(name, 0), round(costs.eta[name], 1) if name in costs.eta else None]
@@ -166,7 +187,11 @@ def _facts(now: Standing, costs: CostsSnapshot, diagnosis: DiagnosisSnapshot) ->
         "budget": budget,
         "slots": [[x.stage, x.slots, x.busy_now, x.waiting_now, round(100 * x.share)] for x in diagnosis.loads],
         "costs": [[c.stage, c.role, c.calls, c.failed, c.tokens, c.dollars] for c in costs.costs],
+        "servers": [
+            [s.endpoint, round(s.at, 1), s.running, s.waiting, s.kv_cache, s.tokens_per_s, s.prefix_hits] for s in servers
+        ],
         "failures": dict(costs.failures),
+        "early": _early(now),
         "outcomes": [[kind, count] for kind, count in now.outcomes.items() if count],
         "lately": round(costs.proposals_lately, 2),
         "accepted_lately": round(costs.accepted_lately, 2),

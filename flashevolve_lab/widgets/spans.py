@@ -18,14 +18,17 @@ from flashevolve_lab.core import events as ev
 from flashevolve_lab.views import ACTIONS, OUTCOMES, Mark, RunFacts, Span, TimelineDelta
 from flashevolve_lab.widgets.texts import one_line
 
-SPAN = struct.Struct("<dfHHHH")  # start s · seconds (below 0: running) · lane · flags · base version · gap
-END = struct.Struct("<IfH")  # span · seconds · flags
+SPAN = struct.Struct("<dffHHHH")  # start s · seconds (below 0: running) · early (below 0: not) · lane · flags · base version · gap
+END = struct.Struct("<IffH")  # span · seconds · early · flags
 STEP = struct.Struct("<dH")  # at s · items waiting
 
 JOB_OUTCOMES = ("running", "finished", "failed", "abandoned", "lost")  # bits 0-2
 ITEM_OUTCOMES = ("", *OUTCOMES)  # bits 3-6
 VERDICTS = ("", *ACTIONS)  # bits 7-9: what a staleness policy ordered after this job
-STEPPED, SPECULATIVE = 1 << 10, 1 << 11
+STEPPED = 1 << 10
+SPECULATIVE = 1 << 11  # its partial result went on, `early` seconds after its start: released, or (INSERTED) in the pool before its time
+FATES = ("", "confirmed", "rolled back", "proven")  # bits 12-13: what came of it
+INSERTED = 1 << 14
 
 MOST = 0xFFFF
 LABEL, TEXT, NOTE = 28, 200, 400  # characters that a mark's label, its text and a job's note may have
@@ -67,6 +70,8 @@ class Details:
         match event:
             case ev.JobStarted(job, item=item):
                 self._last[item] = job
+                for other in event.also:  # what becomes of it is not this job's mark
+                    self._last.pop(other, None)
             case ev.CallStarted(call, job):
                 self._open[call] = [at, -1.0, 0]
                 self.calls.setdefault(job, []).append(self._open[call])
@@ -164,7 +169,9 @@ class Picture:
         return {
             "i": i,
             **{name: one_line(getattr(span, name), 80) for name in names},
-            **{name: getattr(span, name) for name in ("slot", "base", "version", "gap", "calls", "tokens", "stepped")},
+            **{name: getattr(span, name) for name in ("slot", "base", "version", "gap", "calls", "tokens", "stepped", "fate")},
+            "released": span.released,
+            "inserted": span.inserted,
             "dollars": round(span.dollars, 6),
             "note": one_line(span.note, NOTE),
             "path": self._path[span.item][-PATH:],
@@ -199,8 +206,8 @@ class Picture:
             record = self._record(self.spans[i])
             if record != self._records[i * SPAN.size : (i + 1) * SPAN.size]:
                 self._records[i * SPAN.size : (i + 1) * SPAN.size] = record
-                _, seconds, _, flags, _, _ = SPAN.unpack(record)
-                ends += END.pack(i, seconds, flags)
+                _, seconds, early, _, flags, _, _ = SPAN.unpack(record)
+                ends += END.pack(i, seconds, early, flags)
         return bytes(ends)
 
     def _record(self, span: Span) -> bytes:
@@ -210,7 +217,11 @@ class Picture:
             self._lane[place] = len(self.lanes)
             self.lanes.append([self.stages.index(span.stage), span.slot])
         flags = JOB_OUTCOMES.index(span.outcome) | self.details.bits.get(span.job, 0) | (STEPPED if span.stepped else 0)
-        return SPAN.pack(span.start, seconds, self._lane[place], flags, min(max(0, span.base), MOST), min(span.gap, MOST))
+        at = span.released if span.inserted is None else span.inserted
+        early = -1.0 if at is None else max(0.0, at - span.start)
+        flags |= _speculative(span)
+        base, gap = min(max(0, span.base), MOST), min(span.gap, MOST)
+        return SPAN.pack(span.start, seconds, early, self._lane[place], flags, base, gap)
 
     def _cut_and_extend(self, delta: TimelineDelta) -> tuple[list[list[int]], bytes]:
         places, sent = [], bytearray()
@@ -223,6 +234,13 @@ class Picture:
         return places, bytes(sent)
 
 
+def _speculative(span: Span) -> int:
+    """The flags of a partial result that went on, and of what came of it."""
+    early = 0 if span.released is None and span.inserted is None else SPECULATIVE
+    fate = FATES.index(span.fate) << 12 if span.fate in FATES else 0
+    return early | fate | (0 if span.inserted is None else INSERTED)
+
+
 def _mark(mark: Mark) -> list[Any]:
     return [round(mark.at, 6), mark.kind, one_line(_label(mark), LABEL), one_line(mark.text, TEXT)]
 
@@ -232,6 +250,12 @@ def _label(mark: Mark) -> str:
     match mark.kind:
         case "commit":
             return f"v{mark.version}"
+        case "provisional":
+            return f"v{mark.version}?"
+        case "confirmed":
+            return f"v{mark.version} stays"
+        case "rolled back":
+            return f"roll-back {mark.artifact}"
         case "setting":
             knob, _, change = mark.text.partition(":")
             new = change.partition(" → ")[2].partition("(")[0].strip()

@@ -28,6 +28,8 @@ def facts_of(dossier: Dossier) -> dict[str, Any]:
         "gates": [_fields(gate) for gate in dossier.gates],
         "work": [{**_fields(work), "raw": ""} for work in dossier.work],
         "scores": scores_of(dossier.scores),
+        "completion": [{**_fields(row), "saved": row.saved} for row in dossier.completion],
+        "gone": dossier.gone,
         "ancestors": _relatives(dossier.ancestors),
         "descendants": _relatives(dossier.descendants),
     }
@@ -66,14 +68,17 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _standing(name: str, text: Text | None) -> dict[str, Any]:
-    """Mean and version of a text, under its name."""
-    return {name: {"id": text.id, "version": text.version, "mean": number(text.mean), "coverage": text.coverage} if text else None}
+    """Where a text stands in the pool, under its name."""
+    if text is None:
+        return {name: None}
+    names = ("id", "version", "mean", "coverage", "provisional", "rolled_back")
+    return {name: {part: number(getattr(text, part)) for part in names}}
 
 
 def _trial(trial: Trial, shown: str) -> dict[str, Any]:
     parent, child = _sample(trial.parent, trial.parent_trouble), _sample(trial.child, trial.child_trouble)
     current = _sample(trial.current, "")
-    return {"example": trial.example, "input": shown, "parent": parent, "child": child, "current": current}
+    return {"example": trial.example, "input": shown, "parent": parent, "child": child, "current": current, "late": trial.late}
 
 
 def _sample(sample: Sample | None, trouble: str) -> dict[str, Any] | None:

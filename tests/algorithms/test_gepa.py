@@ -15,7 +15,7 @@ import pytest
 
 from flashevolve_lab.algorithms import GEPA, Brief, Draft, Trouble
 from flashevolve_lab.algorithms.gepa import BoundGEPA
-from flashevolve_lab.core import Event, Item, Sample, Spend, Verdict, draw, inputs
+from flashevolve_lab.core import Event, Item, Sample, Spend, Trial, Verdict, draw, inputs, strictly
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.core.events import (
     ArtifactMade,
@@ -70,6 +70,9 @@ class Says:
 
 class World:
     """GEPA on a task scored by `digit`, driven job by job; ``asked`` is every (text, split, example) that was really run."""
+
+    first: Sequence[int] = ()
+    also: Sequence[Item] = ()
 
     def __init__(
         self,
@@ -216,11 +219,11 @@ def test_a_child_passes_when_its_sum_is_strictly_higher(child: str, passed: bool
 
 def test_equal_scores_in_another_order_are_no_improvement() -> None:
     world = World()
-    item = Item("p1", "proposal", 0, 1, {"child": "a1", "parent": "a0"}, "gate", 0.0)
+    item = Item("p1", "proposal", 0, 1, {"child": "a1", "parent": "a0", "minibatch": [0, 1, 2]}, "gate", 0.0)
     result = {"parent": [0.3, 0.2, 0.1], "child": [0.1, 0.2, 0.3]}
     assert sum(result["child"]) > sum(result["parent"]), "by rounding alone"
-    gated = next(move for move in world.gepa.route(world.state, item, "gate", result) if isinstance(move, Gated))
-    assert not gated.passed
+    trial = next(move for move in world.gepa.route(world.state, item, "gate", result) if isinstance(move, Trial))
+    assert not strictly(trial.gate).passed
 
 
 def test_a_perfect_minibatch_ends_the_proposal_before_it_costs_a_reflection() -> None:

@@ -36,6 +36,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
 BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXTS, int: st.integers(-(2**60), 2**60), float: st.floats(allow_nan=False, allow_infinity=False), bool: st.booleans(),
     Any: JSON, Spend: SPENDS, tuple[str, ...]: st.lists(TEXTS, max_size=3).map(tuple), int | None: st.none() | st.integers(0, 99),
+    float | None: st.none() | st.floats(0, 1), tuple[int, ...]: st.lists(st.integers(0, 999), max_size=3).map(tuple),
 }  # fmt: skip
 KINDS = get_args(Event)
 
@@ -134,5 +135,6 @@ REQUIRED_IN_SCHEMA_1 = {
     "Committed": "version artifact item batch scores examples",
     "DepthChanged": "old new why",
     "LimitChanged": "endpoint old new why",
+    "ServerSeen": "endpoint running waiting",
     "RunStopped": "kind reason",
 }

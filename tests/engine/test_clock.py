@@ -146,7 +146,7 @@ def test_scaled_time_runs_faster_than_real_time_by_its_factor() -> None:
     assert real >= 0.06
 
 
-@pytest.mark.parametrize("factor", [0, -1, float("nan")])
-def test_a_scale_that_is_not_above_zero_is_refused(factor: float) -> None:
+@pytest.mark.parametrize("factor", [0, -1, float("nan"), float("inf"), "x", None, True])
+def test_a_scale_that_is_not_above_zero_is_refused(factor: Any) -> None:
     with pytest.raises(lab.SetupError, match="Scaled.*expected a number above 0; got"):
         lab.Scaled(factor)

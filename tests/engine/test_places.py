@@ -383,3 +383,19 @@ def test_a_hung_thread_costs_its_sample_and_not_the_run(world: Any, scripted: An
     assert w.end.kind == "budget"
     assert {(e.example, e.kind) for e in w.of(ev.SampleFailed)} == {(2, "timeout")}
     assert [set(e.scores) for e in w.of(ev.Committed)] == [{"0", "1", "3"}]
+
+
+def test_a_method_is_known_once_for_all_its_bound_copies() -> None:
+    class Work:
+        def now(self) -> str:
+            return threading.current_thread().name
+
+    async def work(places: Places) -> list[str]:
+        return [await places.call(Work().now) for _ in range(50)]
+
+    async def counted(places: Places) -> int:
+        await work(places)
+        return len(places._known)
+
+    assert set(placed(work)) == {"lab-user-code"}
+    assert placed(counted) == 1

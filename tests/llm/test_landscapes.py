@@ -136,6 +136,31 @@ def test_a_patch_unites_the_rules_of_all_fenced_blocks():
     assert len(rules_in(answer(IndependentRules(p_patch=0.0), "patch", asked))) == 2
 
 
+def several(current, *revisions):
+    shown = "\n".join(f"Revision {n}:\n```\n{prompt(*rules)}\n```\n" for n, rules in enumerate(revisions, 1))
+    return f"Merge.\n{shown}\nThe current version:\n```\n{prompt(*current)}\n```\n"
+
+
+def test_a_patch_asked_about_several_revisions_says_of_each_what_becomes_of_it_and_unites_all_rules():
+    said = answer(IndependentRules(p_patch=1.0), "patch", several((1, 2), (1,), (1, 9), (5,)))
+    assert re.findall(r"DECISION (\d): (\w+)", said) == [("1", "discard"), ("2", "patch"), ("3", "patch")]
+    assert "IDEA 1: subsumed" in said and "IDEA 2: complementary: RULE-9" in said
+    assert rules_in(fenced(said)[0]) == {1, 2, 5, 9}
+    assert said == answer(IndependentRules(p_patch=1.0), "patch", several((1, 2), (1,), (1, 9), (5,)))
+    assert len(rules_in(fenced(answer(IndependentRules(p_patch=0.0), "patch", several((1, 2), (1,), (1, 9))))[0])) == 2
+
+
+def test_a_patch_of_which_nothing_is_left_brings_no_text():
+    said = answer(IndependentRules(), "patch", several((1, 2), (1,), (2,)))
+    assert re.findall(r"DECISION \d: (\w+)", said) == ["discard", "discard"] and "```" not in said
+
+
+def test_where_rules_exclude_each_other_a_patch_of_several_says_so():
+    said = answer(ConflictingRules(p_patch=1.0), "patch", several((0,), (1,), (2,), (3,)))
+    assert "IDEA 1: conflicting: RULE-1, a rival of RULE-0" in said and "IDEA 2: conflicting: RULE-2, a rival of RULE-3" in said
+    assert "conflicting" not in answer(IndependentRules(), "patch", several((0,), (1,), (2,)))
+
+
 @pytest.mark.parametrize(
     ("name", "role"),
     [

@@ -202,6 +202,22 @@ def test_latencies_are_long_tailed_with_the_given_mean_whatever_the_load():
     assert max(ends) > 1.0
 
 
+def test_identical_requests_at_once_take_times_of_their_own_and_one_after_another_the_same():
+    async def work():
+        llm, loop = Simulated(), asyncio.get_running_loop()
+        together = sorted([end - loop.time() for end in await all_of(llm, *[question(1)] * 3)])
+        apart = []
+        for _ in range(3):
+            began = loop.time()
+            apart.append(await timed(llm, question(1)) - began)
+        return together, apart, llm.machine().inside
+
+    (together, apart, inside), _ = virtually(work())
+    assert len({round(seconds, 6) for seconds in together}) == 3
+    assert apart == approx([apart[0]] * 3)
+    assert not inside
+
+
 def test_decoding_slows_down_with_the_number_in_service_and_speeds_up_again():
     speed = Batching(
         task_tokens=100, reflection_tokens=200, tokens_per_s=100, half_load=1, prefill_tokens_per_s=1e12, **NO_NOISE

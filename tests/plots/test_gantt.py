@@ -1,5 +1,6 @@
 """The Gantt figure: a bar per job in its lane, as long as the job; marks; hatches; nothing from a model read as markup."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -184,3 +185,62 @@ def test_ten_thousand_jobs_are_printed_as_few_collections():
 def test_a_figure_knows_run_position_and_window():
     source = gantt_figure(RUN, 1.0, 9.0).source
     assert (source.function, source.runs, source.parameters) == ("gantt", (("demo", 77),), {"start": 1.0, "end": 9.0})
+
+
+@pytest.mark.parametrize("height", [1.6, 8.0])
+def test_a_version_stands_clear_above_the_head_of_its_mark_on_a_low_and_a_tall_page(height):
+    page = gantt_figure(RUN, end=7.0).matplotlib("page", height)
+    FigureCanvasAgg(page).draw()
+    axes = page.axes[0]
+    (label,) = [text for text in axes.texts if text.get_text() == "v0"]
+    heads = [line for line in axes.lines if line.get_marker() == "v"]
+    middle = heads[0].get_transform().transform(heads[0].get_xydata())[0][1]
+    assert 1.25 < (label.get_window_extent().y0 - middle) / page.dpi * 72 < 4  # points; half a head is 1.25
+
+
+# --- partial results ----------------------------------------------------------------------------------------------------
+
+
+EARLY = replace(
+    RUN,
+    stages=("rollout", "validate"),
+    lanes={"rollout": 1, "validate": 3},
+    spans=(
+        replace(span("j0", "rollout", 0, 0.0, 6.0), released=4.0),
+        replace(span("j1", "validate", 0, 0.0, 8.0), inserted=2.0, fate="confirmed"),
+        replace(span("j2", "validate", 1, 0.0, 8.0), inserted=3.0, fate="rolled back"),
+        replace(span("j3", "validate", 2, 0.0, 5.0), fate="proven", note="it can reach 0.310 at most"),
+    ),
+    marks=(
+        Mark(1, 2.0, "provisional", "v1: a1 joins provisionally", 1, "a1", "p1"),
+        Mark(2, 8.0, "confirmed", "a1 of v1 is confirmed", 1, "a1", "p1"),
+        Mark(3, 9.0, "rolled back", "v3: a2 is rolled back", 3, "a2", "p2"),
+    ),
+)
+
+
+def test_what_ran_on_after_its_partial_result_went_on_is_a_part_of_its_bar():
+    info = gantt_info(EARLY)
+    assert [(part.kind, part.start, part.seconds) for part in info.early] == [
+        ("late", 4.0, 2.0), ("provisional", 2.0, 6.0), ("rolled back", 3.0, 5.0),
+    ]  # fmt: skip
+    assert [bar.span.job for bar in info.proven] == ["j3"]
+    assert [(part.start, part.seconds) for part in gantt_info(EARLY, 5.0, 7.0).early] == [(5.0, 1.0), (5.0, 2.0), (5.0, 2.0)]
+
+
+def test_a_roll_back_is_labelled_with_its_artifact_and_a_confirmation_moves_no_version():
+    info = gantt_info(EARLY)
+    assert [mark.kind for mark in info.marks] == ["provisional", "rolled back"]
+    assert set(labels(info, 100).values()) == {"v1?", "roll-back a2"}
+
+
+def test_plotly_and_print_explain_partial_results_once_each():
+    drawn = traces(gantt_info(EARLY))
+    words = {"late samples", "provisional", "rolled back", "proven", "joins provisionally", "roll-back"}
+    assert words < set(drawn) and list(drawn["roll-back"].text) == ["roll-back a2"]
+    texts = [text.get_text() for text in printed(gantt_info(EARLY)).legends[0].get_texts()]
+    assert texts == ["rollout", "validate", "late samples", "provisional", "rolled back", "proven", "roll-back"]
+
+
+def test_hovering_a_bar_that_was_proven_hopeless_tells_the_bound():
+    assert "<i>proven</i>: it can reach 0.310 at most" in traces(gantt_info(EARLY))["validate"].hovertext[2]

@@ -9,7 +9,7 @@ import pytest
 
 from flashevolve_lab.core import StaleItem, Staleness, Verdict
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.policies import STALENESS, Full, Guarded
+from flashevolve_lab.policies import STALENESS, Full, Guarded, Policies, Reflective, describe
 from flashevolve_lab.testing import staleness_contract
 from flashevolve_lab.testing.contracts import stale_items
 
@@ -19,7 +19,9 @@ ITEM = StaleItem(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", [Full(), Guarded(), Guarded(0), Guarded(0, beyond="update"), Guarded(2, paper=True)])
+@pytest.mark.parametrize(
+    "policy", [Full(), Guarded(), Guarded(0), Guarded(0, beyond="update"), Guarded(2, paper=True), Reflective(), Reflective(onto="best", busy=0.5)],
+)
 def test_every_built_in_policy_keeps_the_contract(policy: Staleness) -> None:
     staleness_contract(policy)
 
@@ -87,3 +89,34 @@ def test_the_contract_catches_a_policy_without_a_reason_and_one_of_moods() -> No
         staleness_contract(Silent())
     with pytest.raises(AssertionError, match="same verdict"):
         staleness_contract(Moody())
+
+
+def test_reflective_onto_the_best_spares_only_what_was_made_from_the_best() -> None:
+    item, policy = replace(ITEM, parent="a1", best="a7", touched=False), Reflective(onto="best")
+    assert policy.judge(item) == Verdict("patch", "gap 3: a model reads it against the best, a7, and what was committed since", "best")
+    assert policy.judge(replace(item, parent="a7", touched=True)).action == "accept"
+    assert Reflective(onto="counterpart").judge(item).action == "accept", "its own counterpart has not changed"
+    assert Reflective(onto="best", untouched=False).judge(replace(item, parent="a7")).action == "patch"
+
+
+@pytest.mark.parametrize(("load", "action"), [(0.89, "patch"), (0.95, "discard"), (1.0, "discard")])
+def test_reflective_prefers_something_cheaper_when_the_server_is_saturated_and_says_the_load(load: float, action: str) -> None:
+    verdict = Reflective(busy=0.9, saturated="discard").judge(replace(ITEM, load=load))
+    assert verdict.action == action
+    assert (f"{load:.0%} of the calls it is given are in flight" in verdict.reason) == (action == "discard")
+
+
+def test_reflective_patches_at_any_load_by_default() -> None:
+    assert Reflective().judge(replace(ITEM, load=1.0)).action == "patch"
+
+
+@pytest.mark.parametrize("bad", [{"batch": 0}, {"batch": 2.5}, {"busy": 0}, {"busy": 1.5}, {"busy": True}, {"onto": "front"}])
+def test_a_reflective_with_a_field_out_of_range_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(SetupError, match=rf"Reflective\({next(iter(bad))}=…\): expected"):
+        Reflective(**bad)
+
+
+def test_a_log_from_before_batches_means_one_at_a_time_for_the_counterpart() -> None:
+    old = {"name": "Reflective", "min_gap": 1, "untouched": True, "saturated": "update", "queue": 8}
+    assert Policies()(old) == Reflective(onto="counterpart", batch=1, queue=8)
+    assert Policies()(describe(Reflective(batch=2))) == Reflective(batch=2)

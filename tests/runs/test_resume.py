@@ -191,7 +191,7 @@ def changes(run: lab.Run, knob: str) -> list[tuple[object, object]]:
     return [(e.old, e.new) for e in events if isinstance(e, ev.SettingChanged) and e.knob == knob]
 
 
-LIMITS = lab.Limits(concurrency=9, deadline_s=44.0, retries=1, backoff_s=3.0)
+LIMITS = lab.Limits(concurrency=9, deadline_s=44.0, retries=1, backoff_s=3.0, hedge=0.9)
 
 
 def test_a_resume_keeps_the_limits_in_force_at_the_end_and_records_others(tmp_path: Path) -> None:

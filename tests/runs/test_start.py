@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unreachable": ({"llm": Other(no_server)}, "ConnectionError: nobody listens"),
     "facts": ({"llm": Other(facts={"kind": "x", "in_process": True, "client": object()})}, "describe.*JSON"),
     "budget": ({"budget": 100}, r"budget: expected lab\.Budget\(metric_calls=…\); got int"),
+    "budget of unknown limits": ({"budget": {"calls": 9}}, "budget: there is no limit of calls; the limits are metric_calls, "),
     "limits": ({"limits": 16}, r"limits: expected lab\.Limits\(…\); got int"),
     "clock": ({"clock": lab.Virtual}, r"clock: expected lab\.Wall\(\), lab\.Scaled\(factor\) or lab\.Virtual\(\); got type"),
     "clock name": ({"clock": "virtual"}, r"clock: expected lab\.Wall\(\).* got str"),
@@ -88,6 +89,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"clock: Virtual\(\) needs lab\.Simulated\(…\), or .*; .* answers in real time",
     ),
     "seed": ({"seed": "7"}, "seed: expected an integer; got str"),
+    "seed that is no number": ({"seed": True}, "seed: expected an integer; got bool"),
+    "long name": ({"name": "n" * 300}, "name: expected at most 200 bytes, as it names a file; got 300 characters: 'nnn"),
     "algorithm": ({"algorithm": lab.GEPA}, r"algorithm: expected lab\.GEPA\(…\); got <class"),
     "algorithm name": ({"algorithm": "gepa"}, r"algorithm: expected lab\.GEPA\(…\); got 'gepa'"),
     "minibatch": ({"algorithm": lab.GEPA(minibatch=21)}, r"minibatch=21\) is larger than the train set of 20 examples"),
@@ -122,6 +125,26 @@ def test_what_is_wrong_is_said_with_what_was_expected_and_leaves_no_file(tmp_pat
         start(folder, **options)
     assert not folder.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_with_a_long_name_still_gets_a_file(tmp_path: Path) -> None:
+    run = start(tmp_path, task=task_of(name="ü" * 300), paused=True)
+    run.stop().wait(10)
+    assert run.path.exists() and len(run.path.name.encode()) < 250
+
+
+@pytest.mark.parametrize("timeout", ["x", True, float("nan"), [1]], ids=repr)
+def test_a_wait_for_no_number_of_seconds_is_refused(tmp_path: Path, timeout: Any) -> None:
+    run = start(tmp_path, paused=True)
+    with pytest.raises(lab.SetupError, match=r"wait\(timeout\): expected a number of seconds, or None"):
+        run.wait(timeout)
+    run.stop().wait(10)
+
+
+@pytest.mark.parametrize("path", [5, None, b"r.sqlite"], ids=repr)
+def test_to_open_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(lab.SetupError, match="open: expected the path of a run's file"):
+        lab.open(path)
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -195,12 +218,12 @@ def test_no_budget_is_said_to_be_without_a_limit(budget: lab.Budget, tmp_path: P
 
 
 def test_what_was_in_force_at_the_start_is_in_the_log(tmp_path: Path) -> None:
-    limits = lab.Limits(concurrency=5, deadline_s=30, retries=1, backoff_s=2)
+    limits = lab.Limits(concurrency=5, deadline_s=30, retries=1, backoff_s=2, hedge=0.9)
     run = start(tmp_path, limits=limits, sample_timeout_s=math.inf, paused=True)
     run.stop().wait(10)
     settings = run.state.started.settings
     assert settings["concurrency"] == 5
-    assert settings["limits"] == {"deadline_s": 30, "retries": 1, "backoff_s": 2, "sample_timeout_s": "inf"}
+    assert settings["limits"] == {"deadline_s": 30, "retries": 1, "backoff_s": 2, "hedge": 0.9, "sample_timeout_s": "inf"}
 
 
 def test_a_model_that_does_not_say_whether_it_is_ready_is_waited_for_only_so_long() -> None:
@@ -281,3 +304,24 @@ def test_a_proposer_needs_no_description_of_itself(tmp_path: Path) -> None:
     run = start(tmp_path, algorithm=lab.GEPA(proposer=Silent()), paused=True)
     assert run.state.started.algorithm["proposer"]["name"] == "Silent"
     run.stop().wait(10)
+
+
+def test_a_budget_may_be_a_dictionary(tmp_path: Path) -> None:
+    run = start(tmp_path, budget={"metric_calls": 300, "seconds": 60.0}, paused=True)
+    assert run.status.budget == {"metric_calls": 300, "seconds": 60.0}
+    run.stop().wait(10)
+
+
+def test_a_proposer_may_be_a_plain_function_which_then_works_in_a_thread(tmp_path: Path) -> None:
+    where: list[str] = []
+
+    class Plain:
+        def propose(self, brief: lab.Brief, llm: Any) -> lab.Draft:
+            where.append(threading.current_thread().name)
+            text = llm.ask("Rewrite this.", max_tokens=50)
+            return lab.Draft(f"{brief.current}\n{len(where)}", text)
+
+    run = start(tmp_path, algorithm=lab.GEPA(proposer=Plain()), budget=lab.Budget(metric_calls=120))
+    run.wait(30)
+    assert set(where) == {"lab-user-code"} and run.status.proposals > 1
+    assert "reflection" in {entry.event.role for entry in run.entries if isinstance(entry.event, ev.CallStarted)}

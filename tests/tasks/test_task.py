@@ -93,6 +93,14 @@ def test_a_prompt_over_examples_that_are_no_mappings_is_refused() -> None:
         task(program=Prompt(), train=["2+2"])
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"max_tokens": -1}, {"max_tokens": 0}, {"max_tokens": 2.5}, {"temperature": -1}, {"temperature": "0"}], ids=repr
+)
+def test_a_prompt_with_a_bound_that_makes_no_sense_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SetupError, match=rf"Prompt\({next(iter(wrong))}=…\): expected .* got"):
+        Prompt(**wrong)
+
+
 def test_a_prompt_sends_the_component_as_system_and_the_field_as_user_message() -> None:
     class Asker:
         async def complete(self, messages: Any, **options: Any) -> Reply:
@@ -132,3 +140,10 @@ def test_the_fingerprint_changes_with_data_and_seed_and_with_nothing_else() -> N
     changed = {key for key in same.fingerprint() if same.fingerprint()[key] != other_data.fingerprint()[key]}
     assert changed == {"val"}
     assert same.fingerprint()["seed"] != other_seed.fingerprint()["seed"]
+
+
+@pytest.mark.parametrize("parallel", [0, -1, 2.5, "one", True])
+def test_how_many_programs_run_at_once_is_a_number_of_at_least_one(parallel: Any) -> None:
+    with pytest.raises(SetupError, match="parallel: expected a number of programs of at least 1, or None"):
+        task(parallel=parallel)
+    assert task(parallel=1).parallel == 1

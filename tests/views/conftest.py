@@ -101,6 +101,8 @@ def _proposal_updated_and_discarded(log):
     log(14.0, ev.JobFinished("j9"), ev.Gated("p2", "a3", "a1", True, False, 1.0, 2.0), ev.ItemQueued("p2", "validate"))
     log(14.0, ev.StalenessJudged(artifact="a3", action="discard", reason="enough", **(judged | {"gap": 3})))
     log(14.0, ev.ItemEnded("p2", "discarded", "enough", "a3"), ev.DepthChanged(2, 1, "too many discards"))
+    log(14.0, ev.WorkersReviewed("ServerAware", 10.0, 0.5, 2.0, {"gate": 12.0}, {"gate": 1.5}, {"gate": 1}, 1, 600))
+    log(14.0, ev.SlotsChanged("propose", 2, 3, "items wait", "ServerAware"))
 
 
 def _steered_stopped_and_resumed(log):
@@ -109,7 +111,7 @@ def _steered_stopped_and_resumed(log):
     log(14.5, ev.SettingChanged("budget", {"metric_calls": 100}, {"metric_calls": 200}))
     log(15.0, ev.Paused(), ev.Stepped(1, "rollout"))
     log.proposal(15.0, "p3", base=1, batch=3, parent="a1")(15.0, ev.JobStarted("j10", "rollout", 0, "p3", 1, stepped=True))
-    log(16.0, ev.Continued(), ev.Warned("slow", "the server is slow"))
+    log(16.0, ev.Continued(), ev.Warned("slow", "the server is slow"), ev.ServerSeen("http://s/v1", 3.0, 1.0, 0.25, {"n": 2.0}))
     log.proposal(16.0, "p4", base=1, batch=4, parent="a1")(16.0, ev.JobStarted("j11", "rollout", 1, "p4", 1))
     log(16.5, ev.JobFinished("j11"), ev.ItemEnded("p4", "skipped", "perfect"))
     log(16.5, ev.CallStarted("c3", "j10", "task", "3#1", 1, Spend(llm_calls=1, tokens=200)))
@@ -129,4 +131,51 @@ def story():
     _proposal_committed(log)
     _proposal_updated_and_discarded(log)
     _steered_stopped_and_resumed(log)
+    return tuple(log)
+
+
+def _child(log, at, n, parent, *, gate=True):
+    """Proposal ``p<n>`` of ``parent`` with its text ``a<n>`` in front of its gate, or past it and in front of its validation."""
+    item, child = f"p{n}", f"a{n}"
+    log.proposal(at, item, batch=n, parent=parent)
+    log(at, ev.ArtifactMade(child, {"prompt": child}, f"h{n}", (parent,), "reflection", "prompt", item))
+    log(at, ev.ItemQueued(item, "gate", {"child": child}))
+    if gate:
+        log(at, ev.JobStarted(f"j{n}0", "gate", 0, item, 0), ev.JobFinished(f"j{n}0"))
+        log(at, ev.Gated(item, child, parent, True, True, 0.0, 1.0), ev.ItemQueued(item, "validate"))
+    return log
+
+
+@pytest.fixture(scope="module")
+def early():
+    """A run of 12 s: p1 released, inserted as a1 and confirmed; a2 of p2 rolled back with p3 and a4 made from it; p5, p6 proven."""
+    log = Log().begin(settings={"slots": {}}).seed()
+    log.proposal(4.0, "p1")(4.0, ev.JobStarted("j1", "rollout", 0, "p1", 0, Spend(metric_calls=2)))
+    log(5.0, ev.SampleScored("j1", "a0", "train", 3, 0.0, "no", "wrong"))
+    log(5.0, ev.Released("j1", {"seen": [3], "scores": [0.0]}, "1 of 2 samples are in"))
+    log(5.0, ev.ItemQueued("p1", "propose", {"seen": [3], "scores": [0.0]}), ev.JobStarted("j2", "propose", 0, "p1", 0))
+    log(6.0, ev.JobFinished("j2"), ev.ArtifactMade("a1", {"prompt": "a1"}, "h1", ("a0",), "reflection", "prompt", "p1"))
+    log(6.0, ev.SampleScored("j1", "a0", "train", 4, 1.0, "yes", ""), ev.JobFinished("j1"))
+    log(6.0, ev.ItemQueued("p1", "validate", {"child": "a1"}))
+    log(6.0, ev.JobStarted("j3", "validate", 0, "p1", 0, Spend(metric_calls=2), first=(0,)))
+    log(7.0, ev.SampleScored("j3", "a1", "val", 0, 1.0))
+    log(7.0, ev.Provisional(1, "a1", "p1", 1, {"0": 1.0}, 2, "a0", "1.000 on the first 1 of 2 examples"))
+    log(7.5, ev.SampleScored("j3", "a1", "val", 1, 0.5), ev.JobFinished("j3"))
+    log(7.5, ev.Confirmed("a1", "p1", {"0": 1.0, "1": 0.5}, 2), ev.ItemEnded("p1", "committed", "version 1, confirmed", "a1"))
+    _child(log, 8.0, 2, "a1")(8.0, ev.JobStarted("j21", "validate", 0, "p2", 1, Spend(metric_calls=2), first=(1,)))
+    log(8.0, ev.SampleScored("j21", "a2", "val", 1, 1.0))
+    log(8.5, ev.Provisional(2, "a2", "p2", 2, {"1": 1.0}, 2, "a1", "1.000 on the first 1 of 2 examples"))
+    log.proposal(8.5, "p3", base=2, batch=3, parent="a2")
+    _child(log, 8.5, 4, "a2")(8.5, ev.Committed(3, "a4", "p4", 4, {"0": 0.0, "1": 0.5}, 2))
+    log(8.5, ev.ItemEnded("p4", "committed", "version 3", "a4"))
+    log(9.0, ev.SampleScored("j21", "a2", "val", 0, 0.0), ev.JobFinished("j21"))
+    log(9.0, ev.RolledBack(4, "a2", "p2", "its prefix promised more", ("p3", "a4")))
+    log(9.0, ev.ItemEnded("p2", "rolled_back", "its prefix promised more", "a2"))
+    _child(log, 10.0, 5, "a1", gate=False)(10.0, ev.JobStarted("j50", "gate", 0, "p5", 4, Spend(metric_calls=2)))
+    log(10.5, ev.SampleScored("j50", "a5", "train", 3, 0.0), ev.Proven("j50", "p5", "a5", "gate", 1, 2, 0.5, "it can reach 0.500"))
+    log(10.5, ev.JobFinished("j50", {"proven": True}), ev.Gated("p5", "a5", "a1", False, True, 1.0, 1.0, bound=True))
+    log(10.5, ev.ItemEnded("p5", "rejected", "it can reach 0.500", "a5"))
+    _child(log, 11.0, 6, "a1")(11.0, ev.JobStarted("j61", "validate", 0, "p6", 4, Spend(metric_calls=2)))
+    log(12.0, ev.SampleScored("j61", "a6", "val", 0, 0.0), ev.Proven("j61", "p6", "a6", "validate", 1, 2, 0.5, "it can reach 0.5"))
+    log(12.0, ev.JobFinished("j61", {"proven": True}), ev.ItemEnded("p6", "outdone", "it can reach 0.5", "a6"))
     return tuple(log)

@@ -146,3 +146,22 @@ def test_the_time_left_is_what_is_left_at_the_pace_of_late(log):
     log.begin(budget={"metric_calls": 12}).seed(at=4.0).proposal(4.0, "p1")
     busy(log, "rollout", ["p1"])(6.0, *(ev.SampleScored("rollout-0", "a0", "train", i, 1.0) for i in range(5)))
     assert cost(log).eta["metric_calls"] == pytest.approx(2.0)  # 5 of the 10 left after the seed in 2 s
+
+
+def test_a_server_in_which_requests_wait_limits_the_run(log):
+    log.begin().seed()
+    log(5.0, ev.ServerSeen("s", 8.0, 3.0, 0.25))
+    assert diagnosed(log).server == ev.ServerSeen("s", 8.0, 3.0, 0.25)
+    assert diagnosed(log).limit == "the server limits the run: 8 requests in service and 3 waiting in it, 25% of its KV cache in use"
+    log(7.0, ev.ServerSeen("s", 40.0, 3.0))  # fewer than a tenth: the usual come and go
+    assert "server" not in diagnosed(log).limit
+
+
+def test_a_found_depth_is_the_one_in_force_within_its_bounds_and_so_are_given_slots(log):
+    log.begin(settings={"schedule": {"name": "Pipelined", "depth": "auto", "least": 4, "most": 20}}).seed()
+    assert diagnosed(log).depth == 4
+    log(5.0, ev.DepthChanged(4, 8, "it has room", "Pipelined"), ev.SlotsChanged("propose", 8, 3, "too many", "ServerAware"))
+    assert diagnosed(log).depth == 8
+    assert {load.stage: load.slots for load in diagnosed(log).loads} == {"rollout": 8, "propose": 3, "gate": 1, "validate": 8}
+    log(6.0, ev.DepthChanged(8, 4, "livelock"))
+    assert diagnosed(log).depth == 4

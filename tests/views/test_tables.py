@@ -28,9 +28,9 @@ def test_an_unknown_table_is_refused_with_the_names_there_are():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_table_has_its_columns_before_the_first_entry_and_after_the_last(name, story):
+def test_a_table_has_its_columns_before_the_first_entry_and_after_the_last(name, story, early):
     assert list(Tables().columns(name)) == list(COLUMNS[name])
-    full = tables(story).columns(name)
+    full = tables(early if name == "completion" else story).columns(name)
     assert list(full) == list(COLUMNS[name]) and len({len(values) for values in full.values()}) == 1
     assert len(next(iter(full.values()))) > 0
 
@@ -100,8 +100,9 @@ def test_settings_are_a_history_that_begins_with_the_start(story):
     columns = tables(story).columns("settings")
     history = list(zip(columns["at"], columns["knob"], columns["by"], columns["why"], strict=True))
     assert history[:4] == [(0.0, knob, "start", "") for knob in ("schedule", "staleness", "slots", "budget")]
-    assert history[4:] == [(14.5, "staleness", "user", "<i>why not</i>"), (14.5, "budget", "user", "")]
-    assert columns["old"][4:] == [{"name": "Full"}, {"metric_calls": 100}] and columns["old"][0] is None
+    assert [knob for _, knob, _, _ in history[4:6]] == ["depth", "slots of propose"]
+    assert history[6:] == [(14.5, "staleness", "user", "<i>why not</i>"), (14.5, "budget", "user", "")]
+    assert columns["old"][6:] == [{"name": "Full"}, {"metric_calls": 100}] and columns["old"][0] is None
 
 
 def test_slots_tell_per_stage_what_is_used_and_what_waits(story):
@@ -141,3 +142,13 @@ def test_tables_fed_in_any_chunking_are_the_same(story, cuts):
     for start, end in pairwise([0, *sorted(cuts), len(story)]):
         pieces.feed(story[start:end])
     assert all(pieces.columns(name) == whole.columns(name) for name in NAMES)
+
+
+def test_what_reviews_saw_is_a_table_and_what_they_changed_is_among_the_settings(story):
+    [review] = rows(story, "reviews").values()
+    assert (review["at"], review["policy"], review["wishes"], review["rates"]) == (14.0, "ServerAware", {"gate": 1}, {"gate": 12.0})
+    columns = tables(story).columns("settings")
+    changed = list(zip(columns["at"], columns["knob"], columns["new"], columns["by"], columns["why"], strict=True))
+    assert (14.0, "depth", 1, "livelock", "too many discards") in changed
+    assert (14.0, "slots of propose", 3, "ServerAware", "items wait") in changed
+    assert rows(story, "slots")["propose"]["slots"] == 3

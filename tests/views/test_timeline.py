@@ -95,6 +95,7 @@ def test_what_changed_the_run_is_marked_in_words(story):
         ("commit", 4.0, "v0: a0, mean 0.5"),
         ("commit", 11.0, "v1: a1, mean 1"),
         ("depth", 14.0, "effective depth 2 → 1 (too many discards)"),
+        ("setting", 14.0, "slots of propose: 2 → 3 (ServerAware: items wait)"),
         ("setting", 14.5, "staleness: Full() → Guarded(max_gap=8, beyond='discard') (user: <i>why not</i>)"),
         ("setting", 14.5, "budget: metric_calls=100 → metric_calls=200 (user)"),
         ("pause", 15.0, "paused (user)"),
@@ -182,3 +183,15 @@ def test_a_timeline_fed_in_any_chunking_gives_the_same_snapshot_and_deltas_that_
     assert (tuple(drawn), tuple(marks)) == (whole.spans, whole.marks)
     assert queues == {stage: (list(line.at), list(line.value)) for stage, line in whole.queues.items()}
     assert (delta.seq, delta.at, delta.lanes, delta.stages) == (whole.seq, whole.at, whole.lanes, whole.stages)
+
+
+def test_a_joint_job_is_one_bar_that_names_all_its_items_and_tells_the_end_of_the_first(log):
+    log.begin().seed()
+    for n in (1, 2):
+        log.proposal(4.0, f"p{n}", batch=n)(5.0, ev.ItemQueued(f"p{n}", "gate"))
+    log(6.0, ev.JobStarted("j1", "gate", 0, "p1", 0, also=("p2",)))
+    log(7.0, ev.JobFinished("j1"), ev.ItemEnded("p2", "distilled", "into a9"), ev.ItemEnded("p1", "discarded", "enough"))
+    timeline = Timeline()
+    timeline.feed(log)
+    bar = next(span for span in timeline.snapshot().spans if span.job == "j1")
+    assert (bar.item, bar.also, bar.item_outcome, bar.outcome) == ("p1", ("p2",), "discarded", "finished")

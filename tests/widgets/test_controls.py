@@ -9,7 +9,7 @@ import pytest
 from flashevolve_lab.core import Entry, StaleItem, Verdict
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.policies import Batched, Full, Guarded, describe
+from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, RateBalanced, describe
 from flashevolve_lab.widgets import Controls
 
 
@@ -204,3 +204,37 @@ def test_words_of_a_user_are_shown_as_text_that_no_typesetter_touches(controls):
     line = controls.staleness.line
     assert "<b>x</b>" in line.value and line.value.encode()
     assert "mathjax_ignore" in line._dom_classes
+
+
+def test_the_depth_of_a_pipeline_may_be_a_number_or_auto(controls, run):
+    depth = controls.schedule._inputs["Pipelined"]["depth"]
+    depth.value = "auto"
+    depth.value = "12"
+    assert [knobs["schedule"] for _, knobs in run.commands] == [Pipelined("auto"), Pipelined(12)]
+    depth.value = "deep"
+    assert len(run.commands) == 2 and "which may also be 'auto'" in controls.schedule.line.value
+    happened(controls, changed("schedule", describe(Pipelined("auto", most=40))))
+    assert controls.schedule.policy() == Pipelined("auto", most=40) and depth.value == "auto"
+
+
+def test_what_a_found_depth_and_a_worker_policy_changed_is_said_with_its_reason(controls, run):
+    happened(controls, ev.DepthChanged(4, 8, "it has room", "Pipelined"), ev.SlotsChanged("gate", 2, 3, "items wait", "ServerAware"))
+    assert controls.schedule.line.value == "effective depth 8 since 12.3 s: it has room"
+    assert controls.workers.line.value == "gate: 2 → 3 slots since 12.3 s: items wait"
+
+
+def test_worker_policies_have_a_menu_and_ones_own_joins_it(controls, run):
+    @dataclass(frozen=True)
+    class Greedy:
+        """More."""
+
+        every_s: float = 5.0
+
+        def judge(self, load):
+            return ()
+
+    controls.offer([Greedy])
+    assert list(controls.workers._classes) == ["Fixed", "RateBalanced", "ServerAware", "Greedy"]
+    controls.workers.choice.value = "RateBalanced"
+    controls.workers._inputs["RateBalanced"]["most"].value = 9
+    assert [knobs["workers"] for _, knobs in run.commands] == [RateBalanced(), RateBalanced(most=9)]

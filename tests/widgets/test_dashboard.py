@@ -15,6 +15,7 @@ from flashevolve_lab.errors import SetupError
 from flashevolve_lab.runs.showing import _examples, dashboard, static_bundle
 from flashevolve_lab.widgets import Dashboard, Poller
 from flashevolve_lab.widgets.dashboard import Links
+from flashevolve_lab.widgets.overview import Overview
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +236,14 @@ def test_what_shows_no_widgets_gets_text_and_static_html(finished):
     bundle = static_bundle(finished)
     assert set(bundle) == {"text/plain", "text/html"} == set(finished._repr_mimebundle_())
     assert bundle["text/plain"] == repr(finished)
+
+
+def test_the_facts_show_a_server_that_tells_its_load(finished):
+    facts = Overview()
+    facts.take(finished.entries)
+    rows = facts.facts._now["servers"]
+    assert [row[0] for row in rows] == ["Simulated"]
+    assert rows[0][2:4] == [finished.state.servers["Simulated"].running, finished.state.servers["Simulated"].waiting]
+    silent = Overview()
+    silent.take(finished.entries[:1])
+    assert silent.facts._now["servers"] == []

@@ -11,7 +11,7 @@ from flashevolve_lab.core import Entry, Spend
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.views import ACTIONS, Timeline
 from flashevolve_lab.widgets.gantt import HERE, Gantt
-from flashevolve_lab.widgets.spans import END, ITEM_OUTCOMES, JOB_OUTCOMES, SPAN, STEP, STEPPED, VERDICTS, Picture
+from flashevolve_lab.widgets.spans import END, ITEM_OUTCOMES, JOB_OUTCOMES, SPAN, SPECULATIVE, STEP, STEPPED, VERDICTS, Picture
 from flashevolve_lab.widgets.texts import one_line
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x00\ud800" + "x" * 200_000
@@ -22,7 +22,7 @@ def colours(stages):
 
 
 def flags_of(record):
-    return record[3]
+    return record[4]
 
 
 class Mirror:
@@ -49,8 +49,8 @@ class Mirror:
             assert start == len(getattr(self, name))
             getattr(self, name).extend(news)
         self.spans += [list(record) for record in SPAN.iter_unpack(spans)]
-        for i, seconds, flags in END.iter_unpack(ends):
-            self.spans[i][1], self.spans[i][3] = seconds, flags
+        for i, seconds, early, flags in END.iter_unpack(ends):
+            self.spans[i][1], self.spans[i][2], self.spans[i][4] = seconds, early, flags
         rest = list(STEP.iter_unpack(steps))
         for stage, start, count in head["steps"]:
             line = self.steps.setdefault(stage, [])
@@ -131,11 +131,12 @@ def test_the_records_say_what_the_timeline_says(log):
     feed(log)
     mirror, snapshot = Mirror(feed.picture.whole()), feed.timeline.snapshot()
     assert len(mirror.spans) == len(snapshot.spans) > 50
-    for (start, seconds, lane, flags, base, gap), span in zip(mirror.spans, snapshot.spans, strict=True):
+    for (start, seconds, early, lane, flags, base, gap), span in zip(mirror.spans, snapshot.spans, strict=True):
         stage, slot = mirror.lanes[lane]
         assert (mirror.stages[stage][0], slot, start, base, gap) == (span.stage, span.slot, span.start, span.base, span.gap)
         assert seconds == pytest.approx(span.end - span.start, rel=1e-6)
         assert JOB_OUTCOMES[flags & 7] == span.outcome
+        assert early == -1.0 and not flags & SPECULATIVE
     assert [mark[0] for mark in mirror.marks] == pytest.approx([mark.at for mark in snapshot.marks])
     for n, stage in enumerate(snapshot.stages):
         line = snapshot.queues[stage]
@@ -174,7 +175,7 @@ def test_a_running_job_ends_by_an_update_with_its_place():
     feed(at_seconds(*begin()))
     assert Mirror(feed.picture.whole()).spans[0][1] == -1.0
     update = feed([Entry(5, 7.0, ev.JobFailed("j0", "samples", HOSTILE))])
-    assert list(END.iter_unpack(update.ends)) == [(0, 4.0, JOB_OUTCOMES.index("failed"))]
+    assert list(END.iter_unpack(update.ends)) == [(0, 4.0, -1.0, JOB_OUTCOMES.index("failed"))]
 
 
 def test_what_became_of_an_item_while_it_waited_stands_on_its_last_job(log):

@@ -223,3 +223,27 @@ def test_a_plain_text_stands_where_widgets_cannot_work(inspector):
     assert repr(inspector) == "<Inspector of nothing yet: call show('p12')>"
     inspector.show("p2")
     assert repr(inspector) == "<Inspector of p2>"
+
+
+def test_the_other_texts_of_a_batch_are_columns_and_can_be_compared_with(tmp_path):
+    world = lab.UnitingRules(n_rules=20)
+    run = lab.start(
+        lab.simulated_task(world, 60, 40), llm=lab.Simulated(world), clock=lab.Virtual(), folder=tmp_path,
+        staleness=lab.Reflective(onto="best", batch=4), schedule=lab.Pipelined(24), budget=lab.Budget(metric_calls=800),
+    )  # fmt: skip
+    run.wait(60)
+    started = next(e.event for e in run.entries if isinstance(e.event, ev.JobStarted) and e.event.also)
+    upto = next(i for i, e in enumerate(run.entries) if e.event is started) + 1
+    inspector = Inspector()
+    inspector.take(run.entries[:upto])
+    for item in (started.item, *started.also):
+        inspector.show(item)
+        columns = texts(inspector)["columns"]
+        others = [name for name in columns if name.startswith("beside")]
+        assert len(others) == len(started.also)
+        inspector.compare(others[0])
+        assert texts(inspector)["against"] == others[0] and texts(inspector)["differences"]
+    verdict = told(inspector)["verdicts"][-1]
+    assert verdict["action"] == "patch" and verdict["target"] in verdict["reason"]
+    inspector.take(run.entries[upto:])
+    inspector.close()

@@ -1,0 +1,97 @@
+"""How far a GEPA job has come, for a completion policy: partial scores, what is still reachable, and the speculative prefix.
+
+Owns the facts, not the rulings (`policies.completion`). One rule a change must keep: ``reach`` is an upper bound whatever the
+unscored examples turn out to be, missing ones included; a prefix is chosen from the pool alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil, fsum
+
+from flashevolve_lab.core import Job, Partial, Population, RunState, is_strict
+from flashevolve_lab.core.events import SampleScored
+
+
+def prefix_of(pool: Population, n: int, perfect: float, share: float, rounds: int) -> tuple[int, ...]:
+    """⌈share · n⌉ validation examples, those first that still tell artifacts apart.
+
+    An example that the last ``rounds`` artifacts all passed rotates out (FlashEvolve's dynamic reordering, w = 3): it comes after
+    the others. Order otherwise: by number.
+    """
+    recent = pool.order[-rounds:] if len(pool.order) >= rounds else []
+    passed = {e for e in range(n) if recent and all(m.scores.get(e, -1.0) >= perfect for m in recent)}
+    ordered = sorted(range(n), key=lambda e: (e in passed, e))
+    return tuple(ordered[: max(1, ceil(share * n))])
+
+
+def on_minibatch(state: RunState, job: Job, given: SampleScored, perfect: float) -> tuple[Partial, Mapping[int, float]]:
+    """Of a rollout: which examples of the minibatch the parent has been scored on."""
+    wanted = state.items[job.item].data["minibatch"]
+    scores = _so_far(state, given, wanted)
+    mean = fsum(scores.values()) / len(scores)
+    flawless = all(score >= perfect for score in scores.values())
+    return Partial("rollout", len(scores), len(wanted), mean, flawless=flawless), scores
+
+
+def at_gate(state: RunState, job: Job, given: SampleScored, perfect: float) -> tuple[Partial, Mapping[int, float]] | None:
+    """Of a gate: the child so far, against the parent's mean on the same examples; None while the parent is run there too."""
+    item = state.items[job.item]
+    if not is_strict(state) or item.data.get("round") or given.split != "train":  # then the parent's sum so far is not the bar
+        return None
+    if item.data.get("rebased") or item.data.get("seen") or given.artifact != item.data["child"]:
+        return None
+    parent, wanted = item.data["scores"], item.data["minibatch"]
+    scores = _so_far(state, given, wanted)
+    total, n = fsum(scores.values()), len(wanted)
+    reach = fsum([total, (n - len(scores)) * perfect])
+    return Partial("gate", len(scores), n, total / len(scores), reach / n, fsum(parent) / n), scores
+
+
+def in_validation(
+    state: RunState, job: Job, given: SampleScored, n: int, perfect: float
+) -> tuple[Partial, Mapping[int, float]] | None:
+    """Of a validation: against its parent and the best, in all and on the speculative prefix."""
+    item, best = state.items[job.item], state.pool.best()
+    if item.kind == "seed" or best is None:
+        return None
+    scores = _so_far(state, given, range(n))
+    parent = state.pool.members.get(item.data["parent"])
+    alone = sum(1 for e in range(n) if scores.get(e, perfect) > _top(state.pool, e))
+    reach = (fsum(scores.values()) + (n - len(scores)) * perfect) / n
+    first = [e for e in job.first if e in scores]
+    partial = Partial(
+        stage="validate",
+        scored=len(scores),
+        wanted=n,
+        score=fsum(scores.values()) / len(scores),
+        reach=reach,
+        bar=best.mean,
+        parent=parent.mean if parent else best.mean,
+        alone=alone,
+        prefix=len(first),
+        prefix_wanted=len(job.first),
+        prefix_score=_mean(scores, first),
+        prefix_parent=_mean(parent.scores if parent else best.scores, first),
+        prefix_best=_mean(best.scores, first),
+        provisional=item.id in state.provisional,
+    )
+    return partial, scores
+
+
+def _so_far(state: RunState, given: SampleScored, wanted: Iterable[int]) -> dict[int, float]:
+    """Example → score, the given sample included (it is not applied yet)."""
+    known = state.samples.get((state.artifacts[given.artifact].hash, given.split), {})
+    scores = {e: known[e].score for e in wanted if e in known}
+    scores[given.example] = given.score
+    return scores
+
+
+def _top(pool: Population, example: int) -> float:
+    top = pool.top(example)
+    return float("-inf") if top is None else top
+
+
+def _mean(scores: Mapping[int, float], examples: Iterable[int]) -> float:
+    values = [scores[e] for e in examples if e in scores]
+    return fsum(values) / len(values) if values else 0.0
