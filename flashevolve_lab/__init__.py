@@ -67,7 +67,7 @@ from flashevolve_lab.policies import (
     Strict,
     Tolerant,
 )
-from flashevolve_lab.runs import Best, Budget, Run, Status, compare, resume, start
+from flashevolve_lab.runs import FLASHEVOLVE, Best, Budget, Run, Status, compare, resume, start
 from flashevolve_lab.runs import list_runs as runs
 from flashevolve_lab.runs import open_run as open
 from flashevolve_lab.tasks import Prompt, Score, Task, ask, quick, simulated_task, task_from_adapter
@@ -105,7 +105,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "MapReduce", "Tolerant", "Strict", "Repeated", "Rejected", "Merge", "Gate", "Acceptance", "GEPA", "AdapterProposer", "FunctionModel", "NoModel", "LLM", "BadReply", "Batched", "Batching", "Best", "Brief", "Budget", "BudgetSpent", "Change", "Complete", "ConflictingRules", "Draft",
+    "FLASHEVOLVE", "MapReduce", "Tolerant", "Strict", "Repeated", "Rejected", "Merge", "Gate", "Acceptance", "GEPA", "AdapterProposer", "FunctionModel", "NoModel", "LLM", "BadReply", "Batched", "Batching", "Best", "Brief", "Budget", "BudgetSpent", "Change", "Complete", "ConflictingRules", "Draft",
     "Faults", "Fixed", "FixedLatency", "Full", "Guarded", "IndependentRules", "InstructionBank", "InvariantError", "LabError", "Limits", "Load", "LogError",
     "ModelError", "OpenAI", "Pace", "Partial", "Pipelined", "Prompt", "Proposer", "RateBalanced", "RateLimited", "Record", "Reflect", "Reflective", "Refused", "Reply",
     "Request", "Ruling", "Run", "RunError", "Scaled", "Score", "Sequential", "ServerAware", "SetupError", "Simulated", "Speculative", "StaleItem", "Starts", "Status",

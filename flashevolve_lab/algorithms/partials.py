@@ -51,7 +51,7 @@ def at_gate(state: RunState, job: Job, given: SampleScored, perfect: float) -> t
 def in_validation(
     state: RunState, job: Job, given: SampleScored, n: int, perfect: float
 ) -> tuple[Partial, Mapping[int, float]] | None:
-    """Of a validation: against its parent and the best, in all and on the speculative prefix."""
+    """Of a validation: against its parent and the best, and how much of the speculative prefix is in."""
     item, best = state.items[job.item], state.pool.best()
     if item.kind == "seed" or best is None:
         return None
@@ -59,7 +59,6 @@ def in_validation(
     parent = state.pool.members.get(item.data["parent"])
     alone = sum(1 for e in range(n) if scores.get(e, perfect) > _top(state.pool, e))
     reach = (fsum(scores.values()) + (n - len(scores)) * perfect) / n
-    first = [e for e in job.first if e in scores]
     partial = Partial(
         stage="validate",
         scored=len(scores),
@@ -69,11 +68,10 @@ def in_validation(
         bar=best.mean,
         parent=parent.mean if parent else best.mean,
         alone=alone,
-        prefix=len(first),
+        prefix=sum(1 for e in job.first if e in scores),
         prefix_wanted=len(job.first),
-        prefix_score=_mean(scores, first),
-        prefix_parent=_mean(parent.scores if parent else best.scores, first),
-        prefix_best=_mean(best.scores, first),
+        parent_so_far=_mean(parent.scores if parent else best.scores, scores),
+        best_so_far=_mean(best.scores, scores),
         provisional=item.id in state.provisional,
     )
     return partial, scores

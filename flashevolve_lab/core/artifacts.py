@@ -285,7 +285,7 @@ class Partial:
         parent: The parent's mean on the whole validation set (validate).
         alone: Validation examples on which it could still be better than everything in the pool.
         prefix, prefix_wanted: Of the speculative prefix: examples scored, and in all (0: none is used).
-        prefix_score, prefix_parent, prefix_best: On the scored part of the prefix: its own mean, its parent's, the best's.
+        parent_so_far, best_so_far: On the same examples as ``score``: the parent's mean, the best artifact's (validate).
         flawless: All scored so far are perfect.
         provisional: It is in the pool already, provisionally.
     """
@@ -300,9 +300,8 @@ class Partial:
     alone: int = 1
     prefix: int = 0
     prefix_wanted: int = 0
-    prefix_score: float = 0.0
-    prefix_parent: float = 0.0
-    prefix_best: float = 0.0
+    parent_so_far: float = 0.0
+    best_so_far: float = 0.0
     flawless: bool = False
     provisional: bool = False
 

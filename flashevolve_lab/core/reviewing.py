@@ -4,8 +4,8 @@ Owns when a review is due, what a policy gets to see (`Load`), and the patience 
 (policies) and no sum (`core.meters`). One rule a change must keep: asking whether a review is due costs a few comparisons, and
 with a fixed depth and `Fixed` workers nothing is ever reviewed.
 
-A review is due after ``every_s`` lab seconds, and not before as many proposals have ended as are in flight: until then the effect
-of the last change cannot be seen.
+A review is due after ``every_s`` lab seconds, and not before as many proposals have ended as are in flight (or `TURNOVER`): until
+then little of the effect of the last change can be seen.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from flashevolve_lab.core.meters import Lean
 from flashevolve_lab.core.state import RunState
 
 EVERY_S = 5.0  # lab seconds between the reviews of a schedule that finds its own depth
+TURNOVER = 16  # ended proposals that are enough however many are in flight: a saturated server would be reviewed too rarely
 MOST_TURNS = 3  # changes of direction that double the patience
 
 
@@ -36,7 +37,7 @@ def full_depth(state: RunState, rules: Rules) -> int:
 
 def _found(state: RunState, schedule: Any) -> int:
     """Where a schedule with depth "auto" stands, within its bounds."""
-    return int(min(schedule.most, max(schedule.least, state.auto_depth or 0)))
+    return int(min(schedule.most, max(schedule.least, state.auto_depth or state.opening_depth)))
 
 
 def slots_of(state: RunState, stage: str, rules: Rules) -> int:
@@ -48,7 +49,7 @@ def slots_of(state: RunState, stage: str, rules: Rules) -> int:
 def review(state: RunState, at: float, rules: Rules) -> list[Event]:
     """A review, and the changes that follow from it; [] when none is due."""
     meters = state.meters
-    if meters.ended < max(1, state.in_flight) or state.pool.version < 0 or state.status != "running":
+    if meters.ended < max(1, min(state.in_flight, TURNOVER)) or state.pool.version < 0 or state.status != "running":
         return []
     workers, itself = _reviewing(rules.workers(state)), _finding(state, rules)
     if workers is None and itself is None:

@@ -45,7 +45,8 @@ class Watching:
         calls = bool(self._shell.state.calls) and bool(self._seen)
         if calls and self._alarm is None:
             loop = self._shell.loop
-            self._due = max(self._due, loop.time() + SOON_S)
+            if self._due < loop.time():
+                self._due = loop.time() + SOON_S
             self._alarm = loop.call_at(self._due, self._look)
         elif not calls and self._alarm is not None:
             self._alarm.cancel()

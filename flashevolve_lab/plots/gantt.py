@@ -15,7 +15,17 @@ from flashevolve_lab.plots.words import seconds_label, subtitle
 from flashevolve_lab.views import VERSIONS, Mark, Span, TimelineSnapshot
 
 GROUP_GAP = 0.9  # between the lanes of two stages, in lanes
-SHOWN = ("commit", "provisional", "rolled back", "setting", "depth", "pause", "continue", "resume", "stop")  # marks drawn as lines
+SHOWN = (
+    "commit",
+    "provisional",
+    "rolled back",
+    "setting",
+    "depth",
+    "pause",
+    "continue",
+    "resume",
+    "stop",
+)  # marks drawn as lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,9 @@ class GanttInfo:
     @property
     def proven(self) -> tuple[Bar, ...]:
         """Bars that end in the window because it was proven that they cannot win."""
-        return tuple(bar for bar in self.bars if bar.span.fate == "proven" and bar.span.end is not None and bar.span.end <= self.end)
+        return tuple(
+            bar for bar in self.bars if bar.span.fate == "proven" and bar.span.end is not None and bar.span.end <= self.end
+        )
 
     def centre(self, stage: str) -> float:
         """The middle of a stage's lanes."""
@@ -175,7 +187,9 @@ def labels(info: GanttInfo, letters: float) -> dict[int, str]:
     """
     taken: list[tuple[float, float]] = []
     fitting: dict[int, str] = {}
-    for mark in sorted(info.marks, key=lambda mark: ((mark.kind in VERSIONS) + (mark.kind in ("commit", "provisional")), mark.at)):
+    for mark in sorted(
+        info.marks, key=lambda mark: ((mark.kind in VERSIONS) + (mark.kind in ("commit", "provisional")), mark.at)
+    ):
         text = label_of(mark)
         half = (len(text) + 1) / 2 * (info.end - info.start) / letters
         if all(mark.at + half <= left or mark.at - half >= right for left, right in taken):

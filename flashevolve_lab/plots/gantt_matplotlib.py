@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 BAR_HEIGHT = 0.86
 RAIL = 0.3  # height of the rail along what validates a provisional artifact
-PROVEN: Mapping[str, Any] = {"marker": "|", "markersize": 5, "markeredgewidth": 1.6, "color": "black"}  # at the end of a bar proven unable to win
+# at the end of a bar that was proven unable to win
+PROVEN: Mapping[str, Any] = {"marker": "|", "markersize": 5, "markeredgewidth": 1.6, "color": "black"}
 HEAD_POINTS = 1.8  # between the bars and the head of a mark
 MANY_COMMITS = 80  # above, their lines are faint and only labelled ones have a head
 FEW_BARS = 1_500  # up to here each bar has a fine white edge, so that neighbours can be told apart

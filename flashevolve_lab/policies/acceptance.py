@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from flashevolve_lab.core import Acceptance, Gate
-from flashevolve_lab.core.gating import strictly
+from flashevolve_lab.core import Acceptance, Gate, strictly
 from flashevolve_lab.errors import SetupError
 
 

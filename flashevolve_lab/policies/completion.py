@@ -8,7 +8,7 @@ released keeps running, and what is inserted before its time is confirmed or rol
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import floor
 from typing import Literal
 
 from flashevolve_lab.core import Partial, Ruling
@@ -57,10 +57,10 @@ class Speculative:
     """Let partial results go on (speculative stage completion).
 
     Args:
-        rollout: Share α of a minibatch after which the proposal starts, in (0, 1]; the late samples are still recorded and used. It
+        rollout: Share α of a minibatch, rounded to whole samples, after which the proposal starts, in (0, 1]; the late samples are still recorded and used. It
             waits for all as long as everything scored is perfect: there would be nothing to learn from.
-        validation: Share of the validation set scored first, in (0, 1]; 1 speculates on nothing. A child whose mean on it exceeds
-            that of ``above`` on the same examples joins the pool provisionally.
+        validation: Share of the validation set scored first, in (0, 1]; 1 speculates on nothing. Once it is in, a child whose mean
+            on everything scored so far exceeds that of ``above`` on the same examples joins the pool provisionally.
         above: ``"parent"`` or ``"best"``.
         rounds: An example that this many artifacts in a row have passed leaves the prefix, ≥ 1 (w in the paper).
         proven: as in `Complete`; an inserted artifact is never stopped.
@@ -102,17 +102,17 @@ class Speculative:
         return proven(partial, self.proven)
 
     def _rollout(self, partial: Partial) -> Ruling:
-        if partial.scored < ceil(self.rollout * partial.wanted) or partial.flawless:
+        if partial.scored < max(1, floor(self.rollout * partial.wanted + 0.5)) or partial.flawless:
             return WAIT
         return Ruling("release", f"{partial.scored} of {partial.wanted} samples are in (α {self.rollout:g})")
 
     def _promise(self, partial: Partial) -> str:
         """Why it may join before its time, or ""."""
-        bar = partial.prefix_parent if self.above == "parent" else partial.prefix_best
-        if not partial.prefix_wanted or partial.prefix < partial.prefix_wanted or partial.prefix_score <= bar:
+        bar = partial.parent_so_far if self.above == "parent" else partial.best_so_far
+        if not partial.prefix_wanted or partial.prefix < partial.prefix_wanted or partial.score <= bar:
             return ""
-        share = f"{partial.prefix} of {partial.wanted} examples"
-        return f"{partial.prefix_score:.3f} on the first {share}, above the {bar:.3f} of the {self.above} there"
+        share = f"{partial.scored} of {partial.wanted} examples, its prefix of {partial.prefix} among them"
+        return f"{partial.score:.3f} on {share}, above the {bar:.3f} of the {self.above} there"
 
 
 def proven(partial: Partial, bar: str) -> Ruling:

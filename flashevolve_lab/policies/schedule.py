@@ -63,7 +63,8 @@ class Pipelined:
     """Up to ``depth`` proposals in flight, each started as soon as there is room: FlashEvolve (arXiv 2605.08520).
 
     With ``"auto"`` the depth in force is the smallest that keeps the server busy, found in the run: a deeper pipeline starts its
-    proposals from an older front, so at equal calls depth costs quality. It begins at ``least``; what counts is the time average
+    proposals from an older front, so at equal calls depth costs quality. It begins at a quarter of the calls
+    that the gateway may have in flight; what counts is the time average
     of the calls in flight, as a share of what the gateway may send, so that a burst of validations is not taken for a busy server.
 
     Args:

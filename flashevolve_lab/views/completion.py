@@ -17,7 +17,13 @@ from flashevolve_lab.core import events as ev
 from flashevolve_lab.views.folding import Folding
 
 CompletionKind = Literal["released", "provisional", "confirmed", "rolled back", "proven"]
-COMPLETIONS: tuple[CompletionKind, ...] = ("released", "provisional", "confirmed", "rolled back", "proven")  # everywhere in this order
+COMPLETIONS: tuple[CompletionKind, ...] = (
+    "released",
+    "provisional",
+    "confirmed",
+    "rolled back",
+    "proven",
+)  # everywhere in this order
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def depth_of(state: RunState) -> int:
 def _found_depth(state: RunState, schedule: Mapping[str, Any]) -> int:
     """What a schedule with depth "auto" has found, within its recorded bounds (a schedule of one's own may not record them)."""
     least, most = (schedule.get(name) for name in ("least", "most"))
-    found = max(state.auto_depth or 1, least if isinstance(least, int) else 1)
+    found = max(state.auto_depth or state.opening_depth or 1, least if isinstance(least, int) else 1)
     return max(1, min(found, most)) if isinstance(most, int) else found
 
 

@@ -287,6 +287,11 @@ class Runtime:
                 self._jobs[job] = item, self._at
             case ev.JobFinished(job) | ev.JobFailed(job) | ev.JobAbandoned(job) | ev.JobLost(job):
                 self._end_job(job)
+            case ev.Released(job) if job in self._jobs:  # its tail is no part of the proposal's step
+                item, start = self._jobs[job]
+                if item in self._worked:
+                    self._worked[item] += self._at - start
+                self._jobs[job] = "", start
             case ev.Gated(item, first=True) if item in self._worked:
                 running = sum(self._at - start for other, start in self._jobs.values() if other == item)
                 self._steps.append(self._worked.pop(item) + running)

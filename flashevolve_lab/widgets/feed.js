@@ -101,7 +101,8 @@ class View {
       "data-lm-suppress-shortcuts": "true",
     });
     this.list.addEventListener("keydown", (event) => this.key(event));
-    this.list.addEventListener("focus", () => this.active < 0 && this.mark(0));
+    // by keyboard only: under a pressed mouse the list would scroll away from the row
+    this.list.addEventListener("focus", () => this.active < 0 && this.list.matches(":focus-visible") && this.mark(0));
     this.older = el("button", "lab-feed-older", { type: "button" });
     this.older.addEventListener("click", () => this.filter(() => (this.limit += PAGE), true));
     this.head = el("div", "lab-feed-head", {}, el("div", "lab-feed-pick", {}, this.filters, this.early, this.place), this.chart);

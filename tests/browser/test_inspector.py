@@ -73,7 +73,7 @@ def judged(seq):
     action = ("accept", "accept", "update", "discard")[seq % 4]
     gap = 1 + seq * 7 % 23
     why = f"its parent a{seq // 3} lost {seq % 17} of 31 front wins"
-    return Entry(seq, seq / 10, ev.StalenessJudged(f"p{seq}", f"a{seq}", "validate", "dequeue" if seq % 3 else "commit", seq, seq + gap, gap,
+    return Entry(seq, seq / 10, ev.StalenessJudged(f"p{seq}", f"a{seq}", "validate", "dequeue" if seq % 3 and seq % 4 != 2 else "commit", seq, seq + gap, gap,
                  True, seq % 5 == 0, f"a{seq // 2}", action, f"gap {gap} is within 30", "Guarded", why))
 feed = Feed()
 feed.take([judged(seq) for seq in range(1, 50_001)])

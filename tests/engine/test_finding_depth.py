@@ -19,7 +19,7 @@ from flashevolve_lab.store import Writer
 
 LANDSCAPE = lab.IndependentRules(n_rules=60, p_improve=0.5, seed=4)
 SPEED = {64: lab.FixedLatency(slots=64), 16: lab.FixedLatency(slots=16)}
-SECONDS, WARM = {64: 80.0, 16: 160.0}, {64: 40.0, 16: 50.0}
+SECONDS, WARM = {64: 100.0, 16: 160.0}, {64: 60.0, 16: 50.0}
 
 
 @functools.cache

@@ -151,3 +151,9 @@ def test_once_a_run_has_ended_its_models_are_told(world: Any, scripted: Any) -> 
 def test_numbers_are_kept_and_everything_else_a_server_says_is_left_out() -> None:
     told = {"running": 3, "waiting": 1.0, "kv_cache": 0.1234567891, "tokens": 12, "name": "x", "on": True, "rate": float("inf")}
     assert server_seen("s", told) == ev.ServerSeen("s", 3.0, 1.0, 0.123457, {"tokens": 12.0})
+
+
+def test_calls_that_come_one_by_one_and_are_short_are_looked_at_too(world: Any, scripted: Any) -> None:
+    model = telling(scripted, load, task_s=0.05, reflect_s=0.05)
+    world(model, schedule=lab.Sequential(), limits=lab.Limits(concurrency=1), budget={"metric_calls": 200}).run()
+    assert model.looks >= 3

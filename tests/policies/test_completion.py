@@ -15,13 +15,13 @@ ROLLOUT = lab.Partial("rollout", 2, 3, 0.5)
 GATE = lab.Partial("gate", 1, 3, 0.0, reach=2 / 3, bar=2 / 3)
 VALIDATION = lab.Partial(
     "validate", 25, 100, 0.4, reach=0.85, bar=0.5, parent=0.3, alone=60, prefix=25, prefix_wanted=25,
-    prefix_score=0.4, prefix_parent=0.3, prefix_best=0.5,
+    parent_so_far=0.3, best_so_far=0.5,
 )  # fmt: skip
 
 SHARES = st.floats(0, 1)
 PARTIALS = st.builds(
     lab.Partial, st.sampled_from(["rollout", "gate", "validate"]), st.integers(1, 50), st.integers(50, 100), SHARES, SHARES, SHARES,
-    SHARES, st.integers(0, 5), st.integers(0, 20), st.integers(0, 20), SHARES, SHARES, SHARES, st.booleans(), st.booleans(),
+    SHARES, st.integers(0, 5), st.integers(0, 20), st.integers(0, 20), SHARES, SHARES, st.booleans(), st.booleans(),
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_complete_waits_for_everything_unless_told_otherwise() -> None:
 
 
 def test_a_rollout_is_released_after_its_share_unless_there_is_nothing_to_learn_from() -> None:
-    policy = lab.Speculative(rollout=0.6)
+    policy = lab.Speculative(rollout=0.67)
     assert policy.judge(ROLLOUT).action == "release"
     assert policy.judge(replace(ROLLOUT, scored=1)).action == "wait"
     assert policy.judge(replace(ROLLOUT, flawless=True)).action == "wait"
@@ -46,7 +46,7 @@ def test_a_child_joins_early_when_its_whole_prefix_is_above_the_bar(above: str, 
 
 
 @pytest.mark.parametrize(
-    "less", [{"prefix": 24}, {"prefix_score": 0.3}, {"prefix_wanted": 0, "prefix": 0}, {"provisional": True}], ids=str
+    "less", [{"prefix": 24}, {"score": 0.3}, {"prefix_wanted": 0, "prefix": 0}, {"provisional": True}], ids=str
 )
 def test_a_child_does_not_join_early_otherwise(less: dict[str, object]) -> None:
     assert lab.Speculative().judge(replace(VALIDATION, **less)).action == "wait"  # type: ignore[arg-type]

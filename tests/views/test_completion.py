@@ -10,6 +10,7 @@ from flashevolve_lab.views import (
     Evidence,
     Lineage,
     Progress,
+    Runtime,
     Tables,
     Timeline,
 )
@@ -158,7 +159,10 @@ def test_a_change_of_a_node_is_in_the_delta_once(early):
     lineage = Lineage()
     lineage.feed(upto(early, 8.5))
     delta = lineage.feed(early)
-    assert (delta.nodes, [(n.artifact, n.standing) for n in delta.changed]) == ((), [("a2", "rolled back"), ("a4", "in the pool")])
+    assert (delta.nodes, [(n.artifact, n.standing) for n in delta.changed]) == (
+        (),
+        [("a2", "rolled back"), ("a4", "in the pool")],
+    )
     assert lineage.feed(early).changed == ()
 
 
@@ -170,7 +174,14 @@ def test_versions_that_provisional_artifacts_and_roll_backs_make_leave_others_be
 def test_tables_say_where_an_artifact_stands_and_keep_promises_and_bounds_out_of_scores(early):
     rows = {row["artifact"]: row for row in table(early, "artifacts")}
     status = {id: row["status"] for id, row in rows.items()}
-    assert status == {"a0": "in the pool", "a1": "in the pool", "a2": "rolled back", "a4": "in the pool", "a5": "rejected", "a6": "outdone"}
+    assert status == {
+        "a0": "in the pool",
+        "a1": "in the pool",
+        "a2": "rolled back",
+        "a4": "in the pool",
+        "a5": "rejected",
+        "a6": "outdone",
+    }
     assert (rows["a1"]["mean"], rows["a2"]["mean"], rows["a2"]["version"]) == (0.75, None, 2)
     assert (rows["a5"]["child_sum"], rows["a5"]["bound"], rows["a6"]["bound"]) == (None, 0.5, 0.5)
     assert {row["artifact"] for row in table(early, "scores")} == {"a0", "a1", "a4"}
@@ -220,3 +231,10 @@ def test_a_dossier_shows_a_bound_as_a_bound(early):
 def test_a_dossier_of_a_descendant_names_what_was_rolled_back(early):
     assert (about(early, "a4").gone, about(early, "p3").gone, about(early, "a1").gone) == ("a2", "a2", "")
     assert [r.outcome for r in about(early, "a4").ancestors if r.id == "a2"] == ["rolled back"]
+
+
+def test_a_proposals_step_ends_with_its_gate_and_not_with_late_samples(early):
+    runtime = Runtime()
+    late = [entry for entry in early if entry.at <= 6.0]
+    runtime.feed(late)
+    assert runtime._worked["p1"] == 2.0, "1 s of rollout until its release, 1 s of propose; not the tail"

@@ -23,19 +23,19 @@ WIDGETS = Path(spans.__file__).parent
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
     """A run in virtual time in which artifacts are released, confirmed, rolled back and proven hopeless."""
-    land = lab.UnitingRules(n_rules=6, unite=2, p_improve=0.6, noise=0.1, seed=0)
+    land = lab.UnitingRules(n_rules=6, unite=2, p_improve=0.6, noise=0.2, seed=8)
     run = lab.start(
         lab.simulated_task(land, 60, 100),
-        lab.GEPA(minibatch=6),
+        lab.GEPA(),
         llm=lab.Simulated(land, speed=lab.Batching(slots=24), seed=0),
         budget=lab.Budget(metric_calls=4_000),
         schedule=lab.Pipelined(24),
-        staleness=lab.Guarded(30, beyond="update"),
+        staleness=lab.Full(),
         completion=lab.Speculative(rollout=0.5, validation=0.05),
         clock=lab.Virtual(),
         folder=tmp_path_factory.mktemp("runs"),
         name="speculative",
-        seed=0,
+        seed=8,
     )
     run.wait(60)
     return run
@@ -99,7 +99,10 @@ def rows_of(feed):
     whole = json.loads(feed._rows.packed())
     names = ("item", "artifact", "stage", "where", "action", "reason", "why", "counterpart", "policy", "heir")
     return [
-        {**dict(zip(("at", "base", "version", "gap", "flags"), row, strict=False)), **{n: whole["strings"][i] for n, i in zip(names, row[5:], strict=True)}}
+        {
+            **dict(zip(("at", "base", "version", "gap", "flags"), row, strict=False)),
+            **{n: whole["strings"][i] for n, i in zip(names, row[5:], strict=True)},
+        }
         for row in whole["rows"]
     ]
 
@@ -226,5 +229,10 @@ class Stale:
 
 def test_a_policy_of_ones_own_joins_the_menu_of_what_it_judges(fake_run):
     controls = Controls(fake_run([]), policies=[ByType, ByText, ByName, Stale])
-    found = {name: knob.name for knob in controls.knobs[:5] for name in getattr(knob, "_classes", {}) if name.startswith(("By", "Stale"))}
+    found = {
+        name: knob.name
+        for knob in controls.knobs[:5]
+        for name in getattr(knob, "_classes", {})
+        if name.startswith(("By", "Stale"))
+    }
     assert found == {"ByType": "completion", "ByText": "acceptance", "ByName": "completion", "Stale": "staleness"}
