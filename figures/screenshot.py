@@ -28,7 +28,8 @@ import flashevolve_lab as lab
 land = lab.UnitingRules(n_rules=20, p_improve=0.6)
 task = lab.simulated_task(land, n_train=60, n_val=50)
 run = lab.start(
-    task, llm=lab.Simulated(land), schedule=lab.Pipelined(16), staleness=lab.Full(), clock=lab.Scaled(2), name="live_lab",
+    task, llm=lab.Simulated(land), schedule=lab.Pipelined(16), staleness=lab.Full(), completion=lab.Complete("front"),
+    clock=lab.Scaled(2), name="live_lab",
     slots={"rollout": 2, "propose": 6, "gate": 2, "patch": 2, "validate": 2}, budget=lab.Budget(metric_calls=20_000),
 )"""
 
@@ -60,7 +61,7 @@ def steer(shown: Any) -> None:
     shown.run_all()
     page.wait_for_selector(".fl-head")
     page.wait_for_timeout(6_000)
-    shown.execute('run.set(staleness=lab.Reflective(), why="what goes stale is rewritten, not dropped")')
+    shown.execute('run.set(staleness=lab.Reflective(batch=8, queue=128), why="what goes stale is rewritten, not dropped")')
     jupyter_lab.until(lambda: int(shown.execute(f"print(len({MADE}))")) >= PATCHED, 120, f"{PATCHED} patched texts")
     find = page.locator(".lab-find")
     find.fill(shown.execute(f"print({MADE}[-1])").strip())

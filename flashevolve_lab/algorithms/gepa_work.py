@@ -194,10 +194,11 @@ class GEPAWork:
         return patches
 
     def _target(self) -> str:
-        """What the patch is written for: the best as it is now, or the counterpart as it was judged."""
-        best = self.bench.state.pool.best()
-        target: str = self.bench.item.data["counterpart"]
-        return best.id if best and self.bench.item.data.get("onto") == "best" else target
+        """What the patch is written for: the best as it is now, or the counterpart as it was judged (the best, if it was rolled back)."""
+        pool, target = self.bench.state.pool, str(self.bench.item.data["counterpart"])
+        best = pool.best()
+        stands = self.bench.item.data.get("onto") != "best" and target in pool.members
+        return target if stands or best is None else best.id
 
     def _stale_brief(self, item: Item, target: str) -> StaleBrief:
         state, component = self.bench.state, item.data["component"]

@@ -7,7 +7,7 @@ unscored examples turn out to be, missing ones included; a prefix is chosen from
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import ceil, fsum
+from math import ceil, fsum, inf
 
 from flashevolve_lab.core import Job, Partial, Population, RunState, is_strict
 from flashevolve_lab.core.events import SampleScored
@@ -43,9 +43,9 @@ def at_gate(state: RunState, job: Job, given: SampleScored, perfect: float) -> t
         return None
     parent, wanted = item.data["scores"], item.data["minibatch"]
     scores = _so_far(state, given, wanted)
-    total, n = fsum(scores.values()), len(wanted)
-    reach = fsum([total, (n - len(scores)) * perfect])
-    return Partial("gate", len(scores), n, total / len(scores), reach / n, fsum(parent) / n), scores
+    n, mean = len(wanted), fsum(scores.values()) / len(scores)
+    reach = _reach(scores, n, _ceiling(perfect, parent, scores.values()))
+    return Partial("gate", len(scores), n, mean, reach, fsum(parent) / n), scores
 
 
 def in_validation(
@@ -57,16 +57,16 @@ def in_validation(
         return None
     scores = _so_far(state, given, range(n))
     parent = state.pool.members.get(item.data["parent"])
-    alone = sum(1 for e in range(n) if scores.get(e, perfect) > _top(state.pool, e))
-    reach = (fsum(scores.values()) + (n - len(scores)) * perfect) / n
+    ceiling = _ceiling(perfect, best.scores.values(), scores.values())
+    alone = sum(1 for e in range(n) if scores.get(e, ceiling) > _top(state.pool, e))
     partial = Partial(
         stage="validate",
         scored=len(scores),
         wanted=n,
         score=fsum(scores.values()) / len(scores),
-        reach=reach,
+        reach=_reach(scores, n, ceiling),
         bar=best.mean,
-        parent=parent.mean if parent else best.mean,
+        parent=parent.mean if parent and not parent.rival else -inf,
         alone=alone,
         prefix=sum(1 for e in job.first if e in scores),
         prefix_wanted=len(job.first),
@@ -85,9 +85,19 @@ def _so_far(state: RunState, given: SampleScored, wanted: Iterable[int]) -> dict
     return scores
 
 
+def _ceiling(perfect: float, *seen: Iterable[float]) -> float:
+    """The most an example can still score: the task's perfect value, or no bound at all where that was exceeded before."""
+    return inf if any(score > perfect for scores in seen for score in scores) else perfect
+
+
+def _reach(scores: Mapping[int, float], n: int, ceiling: float) -> float:
+    """The highest mean of n examples that these scores still allow."""
+    return fsum([*scores.values(), *(ceiling for _ in range(n - len(scores)))]) / n
+
+
 def _top(pool: Population, example: int) -> float:
     top = pool.top(example)
-    return float("-inf") if top is None else top
+    return -inf if top is None else top
 
 
 def _mean(scores: Mapping[int, float], examples: Iterable[int]) -> float:

@@ -6,6 +6,7 @@ from flashevolve_lab.core.artifacts import (
     NOTHING,
     Acceptance,
     Artifact,
+    Brought,
     Change,
     Gate,
     Item,
@@ -48,7 +49,7 @@ from flashevolve_lab.core.state import RunState, apply, check
 from flashevolve_lab.core.step import REFUSALS, decide, plan
 
 __all__ = [
-    "DIMENSIONS", "NOTHING", "REFUSALS", "SCHEMA", "Acceptance", "Accepting", "Algorithm", "Artifact", "Change", "Commit", "Entry", "Event", "Gate", "Graph", "Item", "Job",
+    "DIMENSIONS", "NOTHING", "REFUSALS", "SCHEMA", "Acceptance", "Accepting", "Algorithm", "Artifact", "Brought", "Change", "Commit", "Entry", "Event", "Gate", "Graph", "Item", "Job",
     "Load", "Member", "Meters", "NewItem", "Pace", "Partial", "Population", "Rejection", "Route", "Rules", "Ruling", "RunState", "Sample", "Schedule", "ServerLoad", "Situation", "Spend",
     "Stage", "StageLoad", "StaleItem", "Staleness", "Starts", "Trial", "Verdict", "Workers", "apply", "check", "content_hash", "decide", "decode", "draw",
     "encode", "events", "inputs", "is_strict", "plan", "strictly",

@@ -282,8 +282,8 @@ class Partial:
         reach: The highest mean still possible: every other example at the task's perfect value. A bound, never a score.
         bar: Mean that has to be exceeded: the parent's on the minibatch (gate), the best artifact's on the validation set
             (validate).
-        parent: The parent's mean on the whole validation set (validate).
-        alone: Validation examples on which it could still be better than everything in the pool.
+        parent: The parent's mean on the whole validation set (validate); -∞ where it has none: it is provisional, or was rolled back.
+        alone: Validation examples on which it could still be better than everything in the pool that is not provisional.
         prefix, prefix_wanted: Of the speculative prefix: examples scored, and in all (0: none is used).
         parent_so_far, best_so_far: On the same examples as ``score``: the parent's mean, the best artifact's (validate).
         flawless: All scored so far are perfect.
@@ -344,6 +344,7 @@ class StageLoad:
         slots: Worker slots it has now; ``by_hand``: a person set them, so no policy changes them.
         busy, waiting: Slots in use and items in front of it, as time averages. In front of the first stage also the proposals
             that the schedule would start.
+        served: Slots in use whose job has a call in flight, time average; the others in use wait for the server.
         rate: Jobs finished a minute.
     """
 
@@ -353,6 +354,7 @@ class StageLoad:
     waiting: float = 0.0
     rate: float = 0.0
     by_hand: bool = False
+    served: float = 0.0
 
     @property
     def wait_s(self) -> float:
@@ -390,6 +392,28 @@ class ServerLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Brought:
+    """What a number of slots of the first stage brought while it was in force, older reviews counting less and less.
+
+    Attributes:
+        slots: That number (0: as the schedule or a person had them). reviews: How many there were, without the one right after the change.
+        seconds, accepted, calls, tokens: Lab seconds, proposals committed, calls and tokens paid; weighted, so not whole.
+    """
+
+    slots: int = 0
+    reviews: int = 0
+    seconds: float = 0.0
+    accepted: float = 0.0
+    calls: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def per_minute(self) -> float:
+        """Accepted proposals a minute."""
+        return 60.0 * self.accepted / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """All a worker policy (and a schedule that finds its own depth) gets to see.
 
@@ -398,6 +422,8 @@ class Load:
         stages: In the order of the work.
         depth: Proposals that may be in flight now; ``in_flight``: that were, time average.
         proposals, accepted, discarded, tokens: Since the last review; discarded for staleness.
+        now, before: What the first stage's slots brought since a policy last changed them, and what the number before did; None
+            where there was no such change, or where something else changed since (depth, concurrency, a knob).
     """
 
     seconds: float
@@ -409,6 +435,8 @@ class Load:
     accepted: int = 0
     discarded: int = 0
     tokens: int = 0
+    now: Brought | None = None
+    before: Brought | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,11 @@ def with_roll_backs(state: RunState, events: Sequence[Event]) -> list[Event]:
         return list(events)
     gone = {e.item for e in events if isinstance(e, (ev.RolledBack, ev.Confirmed))}
     told: list[Event] = []
+    later = 0
     for event in events:
         if isinstance(event, ev.ItemEnded) and event.item in state.provisional and event.item not in gone:
-            told.append(roll_back(state, event.item, f"{event.outcome}: {event.reason}"))
+            told.append(roll_back(state, event.item, f"{event.outcome}: {event.reason}", later))
+            later += 1
         told.append(event)
     return told
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from flashevolve_lab.core import events as ev
+from flashevolve_lab.core.artifacts import Brought
 from flashevolve_lab.core.events import Event
 
 if TYPE_CHECKING:
     from flashevolve_lab.core.state import RunState
 
 LATELY = 4  # reviews that the lately-average looks back on
+KEPT = 15 / 16  # weight of what a setting brought, one review later: a run goes through seasons, so old reviews say less
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ class Meters:
     lately: float = 0.0  # share of the server in use, over the last reviews at the depth in force
     reviews: int = 0  # how many that are; -1: the next one still sees the depth before
     leans: dict[str, Lean] = field(default_factory=dict)  # stage, "depth" or "concurrency" → what the reviews wanted of it
+    serving: dict[str, tuple[str, int]] = field(default_factory=dict)  # job → its stage and its calls in flight, where there are any
+    now: Brought | None = None  # what the first stage's slots brought since a controller changed them
+    past: Brought | None = None  # likewise, the number before
+    turning: bool = False  # the next review still sees the work of the number before
 
     def hold(self, what: str, of: str, level: int, at: float) -> None:
         """From now on this level."""
@@ -79,6 +85,17 @@ class Meters:
     def move(self, what: str, of: str, by: int, at: float) -> None:
         """From now on so much more."""
         self.hold(what, of, self.levels.get((what, of), 0) + by, at)
+
+    def call(self, role: str, job: str, stage: str, by: int, at: float) -> None:
+        """A call more or fewer in flight; the stage is asked for only at a job's first."""
+        self.move("calls", role, by, at)
+        stage, calls = self.serving.get(job, (stage, 0))
+        if calls + by > 0:
+            self.serving[job] = (stage, calls + by)
+        else:
+            del self.serving[job]
+        if 0 in (calls, calls + by):
+            self.move("served", stage, by, at)
 
     def mean(self, what: str, of: str, at: float) -> float:
         """The time average of a level since the window began."""
@@ -126,10 +143,31 @@ class Meters:
         if what == "depth":
             self.reviews, self.lately = -1, 0.0
 
+    def brought(self, seconds: float, accepted: int, calls: int, tokens: int) -> None:
+        """What a window brought, to the first stage's slots in force; right after a change it is still the work of those before."""
+        if self.turning:
+            self.turning = False
+            return
+        now = self.now or Brought()
+        sums = (KEPT * now.seconds + seconds, KEPT * now.accepted + accepted, KEPT * now.calls + calls, KEPT * now.tokens + tokens)
+        self.now = Brought(now.slots, now.reviews + 1, *sums)
+
+    def turned(self, old: int, new: int) -> None:
+        """A controller changed the first stage's slots; back at the number before, its sums go on."""
+        left = replace(self.now or Brought(), slots=old)
+        self.now = self.past if self.past is not None and self.past.slots == new else Brought(new)
+        self.past, self.turning = left, True
+
+    def unlike(self) -> None:
+        """Something else changed, so that what comes after cannot be compared with what was."""
+        self.now = self.past = None
+        self.turning = True
+
     def forget(self) -> None:
         """Another policy: what was wanted before says nothing."""
         self.leans.clear()
         self.reviews, self.lately = 0, 0.0
+        self.unlike()
 
 
 LEAST_ANSWERS = 20  # a mean over fewer calls says little of how fast a server can be
@@ -142,7 +180,7 @@ def begin_window(s: RunState, at: float) -> None:
     """What is measured from here on is for the next review."""
     spent, counts = s.spent, s.counts
     outcomes = {"accepted": counts["committed"], "discarded": counts["discarded"], "refused": counts["call rate_limited"]}
-    s.meters.restart(at, {"tokens": spent.tokens, "proposals": spent.proposals, **outcomes})
+    s.meters.restart(at, {"tokens": spent.tokens, "calls": spent.llm_calls, "proposals": spent.proposals, **outcomes})
 
 
 def _places(s: RunState, e: Any, at: float) -> None:
@@ -182,6 +220,7 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
 
 
 def _setting_changed(s: RunState, e: ev.SettingChanged, at: float) -> None:
+    s.meters.unlike()
     if e.knob in ("workers", "schedule"):
         s.meters.forget()
         begin_window(s, at)
@@ -194,15 +233,19 @@ def _setting_changed(s: RunState, e: ev.SettingChanged, at: float) -> None:
 
 def _slots_changed(s: RunState, e: ev.SlotsChanged, at: float) -> None:
     s.meters.changed(e.stage, e.old, e.new)
+    if e.stage == next(iter(s.queues)):  # the stage that the work begins with
+        s.meters.turned(e.old, e.new)
 
 
 def _depth_changed(s: RunState, e: ev.DepthChanged, at: float) -> None:
+    s.meters.unlike()
     if e.by:
         s.meters.changed("depth", e.old, e.new)
 
 
 def _reviewed(s: RunState, e: ev.WorkersReviewed, at: float) -> None:
     s.meters.reviewed(e.busy, e.wishes)
+    s.meters.brought(e.seconds, e.accepted, s.spent.llm_calls - s.meters.before.get("calls", 0), e.tokens)
     begin_window(s, at)
 
 

@@ -97,8 +97,10 @@ class Population:
                 self._compare(other.id, example, other.scores[example])
 
     def top(self, example: int) -> float | None:
-        """The highest score on an instance, or None where nobody has been scored."""
-        return self._best.get(example)
+        """The highest score on an instance of all that is there to stay, or None: what is provisional may be rolled back."""
+        if all(self.members[id].rival for id in self._holders.get(example, ())):
+            return max((m.scores[example] for m in self.order if not m.rival and example in m.scores), default=None)
+        return self._best[example]
 
     def _compare(self, id: str, example: int, score: float) -> None:
         best = self._best.get(example)

@@ -74,8 +74,8 @@ def review(state: RunState, at: float, rules: Rules) -> list[Event]:
         accepted=load.accepted,
         tokens=load.tokens,
     )
-    ripe = [wish for what, wish in wishes.items() if _ripe(meters.leans.get(what, Lean()).wished(signs[what]), wish)]
-    return [*failed, seen, *(_change(state, wish, workers, itself, rules) for wish in ripe)]
+    changing = [wish for what, wish in wishes.items() if ripe(meters.leans.get(what, Lean()).wished(signs[what]), wish)]
+    return [*failed, seen, *(_change(state, wish, workers, itself, rules) for wish in changing)]
 
 
 def _reviewing(workers: Workers | None) -> Workers | None:
@@ -104,7 +104,7 @@ def _names(*policies: object) -> str:
     return " and ".join(type(policy).__name__ for policy in policies if policy is not None)
 
 
-def _ripe(lean: Lean, wish: Change) -> bool:
+def ripe(lean: Lean, wish: Change) -> bool:
     """Whether a wish has been repeated often enough; after changes back and forth it takes longer."""
     return lean.count >= wish.after * 2 ** min(lean.turns, MOST_TURNS) and lean.since > wish.pause
 
@@ -167,6 +167,7 @@ def load_of(state: RunState, at: float, rules: Rules) -> Load:
             waiting=meters.mean("waiting", stage, at) + (max(0.0, depth - in_flight) if stage == entry else 0.0),
             rate=60.0 * meters.finished[stage] / seconds,
             by_hand=stage in by_hand,
+            served=meters.mean("served", stage, at),
         )
         for stage in state.queues
     )
@@ -180,6 +181,8 @@ def load_of(state: RunState, at: float, rules: Rules) -> Load:
         accepted=state.counts["committed"] - before.get("accepted", 0),
         discarded=state.counts["discarded"] - before.get("discarded", 0),
         tokens=state.spent.tokens - before.get("tokens", 0),
+        now=meters.now if meters.past else None,
+        before=meters.past,
     )
 
 

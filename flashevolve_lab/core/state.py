@@ -75,7 +75,7 @@ class RunState:
     last_failure: str = ""  # the message of the last failed job or sample
     last_call_failure: str = ""  # what the last call that brought no reply ended with
     exhausted: str = ""  # set once a call could never fit what is left of the budget: nothing new starts
-    idle_ends: int = 0  # items in a row that ended without a gate verdict (skipped, refused)
+    idle_ends: int = 0  # items skipped or refused since the last gate verdict (failures in between change nothing)
     gap_discards: int = 0  # discards in a row by the staleness policy
     effective_depth: int | None = None  # below the schedule's depth only against livelock
     auto_depth: int | None = None  # what a schedule with depth "auto" has found so far, or was begun with
@@ -219,8 +219,7 @@ def _item_ended(s: RunState, e: ev.ItemEnded, at: float) -> None:
     s.in_flight -= item.kind in IN_FLIGHT
     if item.kind == "proposal" and not item.gated:
         s.reserved -= Spend(proposals=1)
-    idle = e.outcome == "skipped" or (e.outcome == "refused" and s.failed_item != e.item)
-    s.idle_ends = s.idle_ends + 1 if idle else 0
+    s.idle_ends += e.outcome == "skipped" or (e.outcome == "refused" and s.failed_item != e.item)  # only a verdict begins anew
     if e.outcome == "skipped":  # it changed nothing: the next proposal on this parent takes its turn
         s.starts[item.data["parent"]] -= 1
 
@@ -278,12 +277,12 @@ def _call_started(s: RunState, e: ev.CallStarted, at: float) -> None:
     s.calls[e.call] = Call(e.call, e.job, e.role, e.key, e.attempt, e.reserved, at, e.request)
     s.reserved += e.reserved
     s.made["c"] += 1
-    s.meters.move("calls", e.role, 1, at)
+    s.meters.call(e.role, e.job, s.jobs[e.job].stage, 1, at)
 
 
 def _call_finished(s: RunState, e: ev.CallFinished, at: float) -> None:
     call = s.calls.pop(e.call)
-    s.meters.move("calls", call.role, -1, at)
+    s.meters.call(call.role, call.job, "", -1, at)
     s.reserved -= call.reserved
     s.spent += e.spent
     if e.outcome != "ok":

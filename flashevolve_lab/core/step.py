@@ -266,7 +266,9 @@ def _commit(state: RunState, item: Item, stage: str, commit: Commit, rules: Rule
         if verdict.action == "discard":
             return [*events, ev.ItemEnded(item.id, "discarded", verdict.reason, commit.artifact), *_livelock(state, rules)]
     if item.id in state.provisional:
-        return events + completing.settled(state, item, commit) + _deeper(state, rules)
+        ends = completing.settled(state, item, commit)
+        stays = any(isinstance(end, ev.Confirmed) for end in ends)
+        return events + ends + (_deeper(state, rules) if stays else [])
     version = state.pool.version + 1
     scores = {str(example): score for example, score in commit.scores.items()}
     events.append(ev.Committed(version, commit.artifact, item.id, item.batch, scores, commit.examples))
@@ -353,6 +355,8 @@ def _judged(
 
 def _judge_waiting(state: RunState, item: Item, stage: Stage, rules: Rules) -> tuple[list[Event], bool]:
     """The verdict on an item about to be taken from a judged queue and what follows, and whether it goes on as it is."""
+    if item.id in state.provisional:  # its text is in the pool: it is judged once more at its commit
+        return [], True
     situation = rules.algorithm.situation(state, item)
     if situation.gap <= 0:
         return [], True
@@ -539,7 +543,7 @@ def _why_done(state: RunState, rules: Rules) -> on.Stop:
         return on.Stop("budget", f"{short}: {used:,.10g} of {limit:,.10g} used; another proposal would not fit")
     if state.exhausted:
         return on.Stop("budget", state.exhausted)
-    if state.idle_ends:
+    if state.idle_ends >= MAX_IDLE:
         skipped, tried = state.counts["skipped"], state.counts["refused"]
         kinds = f"{skipped} skipped on minibatches already perfect and {tried} refused as texts already tried, in all"
         idle = f"{state.idle_ends} proposals in a row led nowhere ({kinds})"

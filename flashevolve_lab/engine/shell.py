@@ -285,7 +285,10 @@ class Shell:
 
     async def _work(self, job_id: str) -> None:
         OWNER.set((self, job_id))
-        job = self.state.jobs[job_id]
+        job = self.state.jobs.get(job_id)
+        if job is None:  # ended before its task ran at all
+            self._tasks.pop(job_id, None)
+            return
         patience = Patience(self.sample_timeout_s)
         bench = JobBench(self, job, self.state.items[job.item], patience)
         try:

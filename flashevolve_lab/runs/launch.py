@@ -35,13 +35,15 @@ from flashevolve_lab.tasks import Task
 
 FLASHEVOLVE: dict[str, Any] = {
     "schedule": Pipelined("auto"),
-    "staleness": Reflective(onto="best", batch=16, queue=256),
+    "staleness": Reflective(onto="best", batch=16, queue=256, untouched=False),
     "completion": Complete("front"),
+    "slots": {"validate": 4},
 }
 """The configuration that came out best of what was measured (`tests/benchmarks/compare.py`): ``lab.start(…, **lab.FLASHEVOLVE)``.
 
-The smallest depth that keeps the server busy; what went stale distilled, up to sixteen texts at once, onto the best; validations
-that are proven unable to win stopped. It asks the patch model about one call for every few accepted proposals.
+The smallest depth that keeps the server busy; few validations at once, so that what passes its gate meanwhile goes stale, and is
+distilled, up to sixteen texts at once, onto the best before it costs a validation; validations that are proven unable to win are
+stopped. A patch model that cannot unite texts well may want ``batch=1``.
 """
 FOLDER = "data/runs"
 NAME_MAX = 200  # bytes: a file's name may have 255, with the date and the endings
@@ -187,10 +189,26 @@ def described(models: Mapping[str, Sequence[LLM]]) -> dict[str, Any]:
 def set_going(shell: Shell, path: Path, policies: Policies, first: Sequence[on.Input]) -> Run:
     """Start the engine's thread; returns when the first entries are in the log (milliseconds)."""
     run = Run(path, shell, policies)
+    company = _company(shell)
     _running[shell] = _Known(path.resolve(), policies, weakref.ref(run))
-    shell.start(first)
+    shell.start([*first, *company])
     shell.begun.wait(BEGUN_S)
     return run
+
+
+def _company(shell: Shell) -> list[Warned]:
+    """A warning for the log when another run of this process sends its calls to the same server: what is timed is then shared."""
+    mine = _addresses(shell)
+    for other, known in list(_running.items()):
+        if not other.done.done() and (shared := sorted(mine & _addresses(other))):
+            told = f"the run {known.path.stem!r} of this process also sends its calls to {', '.join(shared)}"
+            return [Warned("runs", f"{told}: times and rates of both are those of a shared server")]
+    return []
+
+
+def _addresses(shell: Shell) -> set[str]:
+    """Of the servers that a run's models stand on, as the log has them."""
+    return {str(address) for model in shell.gateway.models if (address := model.describe().get("base_url"))}
 
 
 def running_at(path: Path) -> Run | None:

@@ -26,12 +26,14 @@ import ipywidgets as ipw
 from flashevolve_lab.core import Entry
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.policies import ACCEPTANCES, COMPLETION, SCHEDULES, STALENESS, WORKERS, describe
+from flashevolve_lab.widgets.fold import Fold
 from flashevolve_lab.widgets.knobs import BudgetKnob, Knob, NumberKnob, PolicyKnob, SlotsKnob, said
 from flashevolve_lab.widgets.live import Commands
 from flashevolve_lab.widgets.texts import sayable
 
 CONFIRM_S = 4.0  # a stop must be confirmed within
 ANY = "any stage"
+START = "since the start"
 
 
 class Controls:
@@ -65,8 +67,10 @@ class Controls:
         self.workers = PolicyKnob("workers", "Worker control", list(WORKERS.values()), self._set)
         self.offer(policies)
         self.slots = SlotsKnob(self._set)
-        self.concurrency = NumberKnob("concurrency", "Gateway", "calls in flight at most", self._set)
+        self.concurrency = NumberKnob("concurrency", "Gateway", "calls in flight at most", "calls in flight", self._set)
         self.budget = BudgetKnob(self._set)
+        self.more = Fold()
+        self._moved: set[str] = set()  # knobs that changed since the start
         self._buttons()
         self.note = said()
         self.widget = self._layout()
@@ -78,8 +82,12 @@ class Controls:
     @property
     def knobs(self) -> tuple[Knob, ...]:
         """Every knob."""
-        policies = (self.schedule, self.staleness, self.acceptance, self.completion, self.workers)
-        return (*policies, self.slots, self.concurrency, self.budget)
+        return (self.schedule, self.staleness, self.budget, *self.folded)
+
+    @property
+    def folded(self) -> tuple[Knob, ...]:
+        """Those that are shown when ``more`` is open."""
+        return (self.completion, self.acceptance, self.workers, self.slots, self.concurrency)
 
     def offer(self, policies: Sequence[type]) -> None:
         """Add policy classes to the menus: one with ``judge`` by what it judges (gate, partial, load, else a stale item), others to
@@ -118,10 +126,9 @@ class Controls:
     def _layout(self) -> ipw.VBox:
         row = [self.resume, self.pause, self.step, self.count, self.stage, self.stop, self.note]
         buttons = ipw.HBox(row, layout=ipw.Layout(flex_flow="row wrap", align_items="center"))
-        cards = [knob.widget for knob in self.knobs]
-        knobs = ipw.HBox(cards, layout=ipw.Layout(flex_flow="row wrap", align_items="stretch", width="100%"))
-        knobs.add_class("fl-knobs")
-        box = ipw.VBox([buttons, knobs])
+        cards, folded = _row([self.schedule, self.staleness, self.budget]), _row(self.folded)
+        folded.add_class("fl-folded")
+        box = ipw.VBox([buttons, cards, self.more, folded])
         box.add_class("fl-controls")
         return box
 
@@ -165,7 +172,7 @@ class Controls:
         for knob in self.knobs:
             value = event.budget if knob is self.budget else event.settings.get(knob.name)
             if value is not None or knob is self.slots:
-                self._effective(knob.name, value, "since the start")
+                self._effective(knob.name, value, START)
         self._enter("running", 0.0)
 
     def _effective(self, name: str, value: Any, since: str) -> None:
@@ -174,6 +181,8 @@ class Controls:
             self._offer(knob, value)
         if knob is not None:
             knob.effective(value, since)
+            if since != START:
+                self._moved.add(name)
 
     def _offer(self, knob: PolicyKnob, value: Any) -> None:
         """A policy of the user's own that is already set on the run joins the menu."""
@@ -205,6 +214,11 @@ class Controls:
         text = why_not or f"{state}{'; ' + self._busy if self._busy else ''}"
         if self.note.value != text:
             self.note.value = text
+        self.more.parts = [
+            [words, sayable(f"{knob.title}: {knob.line.value}"), not knob.usual or knob.name in self._moved]
+            for knob in self.folded
+            if (words := knob.brief())
+        ]
 
     def _why_not(self) -> str:
         if self._status == "stopped":
@@ -258,6 +272,13 @@ class Controls:
                 self._commands.set(**{name: self._budget(value) if knob is self.budget else value})
         except Exception as error:
             knob.refused(str(error) or type(error).__name__)
+
+
+def _row(knobs: Sequence[Knob]) -> ipw.HBox:
+    """Cards side by side, as many as fit."""
+    row = ipw.HBox([knob.widget for knob in knobs], layout=ipw.Layout(flex_flow="row wrap", align_items="stretch", width="100%"))
+    row.add_class("fl-knobs")
+    return row
 
 
 def _named(annotation: Any) -> str:

@@ -4,6 +4,9 @@
 const ACTIONS = ["accept", "update", "patch", "discard"]; // in this order everywhere; others a log may know come after
 const EARLY = ["released", "provisional", "confirmed", "rolled back", "proven"]; // what a completion policy does: no verdict, no gap
 const SIGNS = { accept: "✓", update: "↻", patch: "✎", discard: "✕", released: "⇥", provisional: "◇", confirmed: "◆", "rolled back": "↶", proven: "⊣" };
+const GAP_MEANS = "version gap: commits between the version this was made from and the pool's version then; a gap without touch is often harmless";
+const TOUCHED_MEANS = "touched: a commit since then changed something this work read";
+const SUPERSEDED_MEANS = "superseded: a commit since then replaced what this work would change";
 const PAGE = 500; // rows drawn at first, and added by "show older"
 const BINS = 16; // gaps drawn one by one; beyond, they share bins
 const SVG = "http://www.w3.org/2000/svg";
@@ -36,6 +39,7 @@ function clock(at) {
 const place = (where, stage) =>
   where === "completion" ? `in ${stage}` : where === "dequeue" ? `before ${stage}` : where === "commit" ? "at commit" : where === "hand" ? "by hand" : where;
 
+const many = (n, one) => `${n.toLocaleString("en-US")} ${one}${n === 1 ? "" : "s"}`;
 const sign = (action) => SIGNS[action] ?? "•";
 const known = (action) => (ACTIONS.includes(action) ? action : EARLY.includes(action) ? action.replace(" ", "-") : "other");
 
@@ -207,7 +211,10 @@ class View {
     picture.append(svg("line", { x1: 0, x2: wide, y1: floor + 0.5, y2: floor + 0.5, class: "lab-feed-axis" }));
     const every = Math.ceil(bins / 8);
     for (let i = 0; i < bins; i += every) picture.append(label(i * step + step / 2 - 0.5, high - 3, i * size, "middle"));
-    picture.append(label(wide, 9, `gap (most: ${most})`, "end"));
+    const axis = label(wide, 9, `gap (most: ${most})`, "end"), about = svg("title");
+    about.textContent = `${GAP_MEANS}. The largest bar: ${many(most, "verdict")}.`;
+    axis.append(about);
+    picture.append(axis);
     return picture;
   }
 
@@ -244,8 +251,8 @@ class View {
       el("span", "lab-feed-action", {}, el("span", `lab-feed-sign lab-${known(action)}`, { "aria-hidden": "true" }, sign(action)), el("bdi", "", {}, action)),
       el("bdi", "lab-feed-id", {}, artifact ? `${artifact} (${item})` : item),
       ...this.versions(row, row[GAP] < 0),
-      ...tag(row[FLAGS] & 1, "touched", "a commit since then changed something it read"),
-      ...tag(row[FLAGS] & 2, "superseded", "a commit since then replaced what it would change"),
+      ...tag(row[FLAGS] & 1, "touched", TOUCHED_MEANS),
+      ...tag(row[FLAGS] & 2, "superseded", SUPERSEDED_MEANS),
       ...tag(hand, "by hand", "a person decided"),
       ...tag(text(HEIR), `from ${text(HEIR)}, rolled back`, "made from an artifact that was rolled back since"),
       spot);
@@ -261,7 +268,7 @@ class View {
   /** Base and version of a verdict with their gap; of another event the version that the pool went to, if it did. */
   versions(row, early) {
     const span = (cls, title, words) => el("span", cls, { title }, words), moved = row[BASE] !== row[VERSION];
-    if (!early) return [span("lab-feed-versions", "base version → version now", `v${row[BASE]} → v${row[VERSION]}`), span("lab-feed-gap", "version gap", `gap ${row[GAP]}`)];
+    if (!early) return [span("lab-feed-versions", "base version → version now", `v${row[BASE]} → v${row[VERSION]}`), span("lab-feed-gap", GAP_MEANS, `gap ${row[GAP]}`)];
     return [span("lab-feed-versions", moved ? "the pool changed to this version" : "the pool's version did not move", moved ? `v${row[BASE]} → v${row[VERSION]}` : `at v${row[VERSION]}`)];
   }
 

@@ -264,6 +264,19 @@ function themeOf(el) {
   };
 }
 
+/** Relative luminance of [r, g, b] (WCAG 2). */
+const luminance = (rgb) => rgb.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+
+/** A stage as it looks on a page: one too dark to be told from a dark page is lightened until its contrast is 4 to 1. */
+function shadeOn(page, stage) {
+  const ground = luminance(page);
+  let rgb = stage.rgb;
+  for (let white = 0.05; ground < 0.2 && white < 1 && (luminance(rgb) + 0.05) / (ground + 0.05) < 4; white += 0.05) {
+    rgb = stage.rgb.map((v) => Math.round(v + (255 - v) * white));
+  }
+  return rgb === stage.rgb ? stage : { ...stage, rgb, colour: `rgb(${rgb.join(", ")})` };
+}
+
 /** Hatches for bars that did not end well, as canvas patterns in an ink. */
 function hatches(context, ink, dpr) {
   const make = (strokes) => {
@@ -489,6 +502,15 @@ class View {
       }, wait);
     }
     this.look = themeOf(this.root);
+  }
+
+  /** The stages in colours that can be seen on this page. */
+  get shades() {
+    const { stages } = this.store, { page } = this.look;
+    if (this.shaded?.stages !== stages || this.shaded.page !== page) {
+      this.shaded = { stages, page, shades: stages.map((stage) => shadeOn(rgbOf(page), stage)) };
+    }
+    return this.shaded.shades;
   }
 
   resize() {
@@ -753,7 +775,7 @@ class View {
       if (row.y + this.row < this.lanesTop || row.y > this.lanesTop + this.lanesHeight) return;
       if (!crowd) this.drawBars(row, from, to);
       else {
-        this.paint(n, store.stages[row.stage].rgb);
+        this.paint(n, this.shades[row.stage].rgb);
         crowds.push([n, row]);
         this.crowded += to - from;
       }
@@ -807,7 +829,7 @@ class View {
   }
 
   drawBars(row, from, to) {
-    const { c, store } = this, { lane, y } = row, stage = store.stages[row.stage];
+    const { c, store } = this, { lane, y } = row, stage = this.shades[row.stage];
     const h = this.row >= 5 ? this.row - 1 : this.row, ink = inkOn(stage.rgb);
     c.fillStyle = stage.colour;
     for (let p = from; p < to; p++) {
@@ -943,7 +965,7 @@ class View {
     for (let n = 0; n < this.rows.length; ) {
       let m = n;
       while (m + 1 < this.rows.length && this.rows[m + 1].stage === this.rows[n].stage) m++;
-      const stage = store.stages[this.rows[n].stage], top = this.rows[n].y, bottom = this.rows[m].y + this.row - 1;
+      const stage = this.shades[this.rows[n].stage], top = this.rows[n].y, bottom = this.rows[m].y + this.row - 1;
       c.fillStyle = stage.colour;
       c.fillRect(this.gutter - 5, top, 3, bottom - top);
       const low = clamp((top + bottom) / 2, this.lanesTop + 7, this.lanesTop + this.lanesHeight - 7);
@@ -986,13 +1008,13 @@ class View {
     const slots = new Array(store.stages.length).fill(0), longest = [];
     for (const lane of store.lanes) slots[lane.stage]++;
     this.used.forEach((n, at) => {
-      this.fillBusy(n, at, high, store.stages[n].rgb, Math.max(1, slots[n]));
+      this.fillBusy(n, at, high, this.shades[n].rgb, Math.max(1, slots[n]));
       longest[n] = this.traceQueue(n, at, high);
     });
     this.strip.getContext("2d").putImageData(this.stripPixels, 0, 0);
     c.imageSmoothingEnabled = false;
     this.used.forEach((n, at) => {
-      const stage = store.stages[n], y = 3 + at * this.stripRow, h = high / dpr;
+      const stage = this.shades[n], y = 3 + at * this.stripRow, h = high / dpr;
       c.fillStyle = look.band;
       c.fillRect(this.gutter, y, this.plot, h);
       c.drawImage(this.strip, 0, at * high, dots, high, this.gutter, y, this.plot, h);
@@ -1222,7 +1244,7 @@ class View {
     const image = new ImageData(wide, high), words = new Uint32Array(image.data.buffer), cover = new Float32Array(wide + 1);
     const k = wide / all;
     this.rows.forEach(({ lane, stage }, n) => {
-      const [r, g, b] = store.stages[stage].rgb, s = lane.s.a, e = lane.e.a;
+      const [r, g, b] = this.shades[stage].rgb, s = lane.s.a, e = lane.e.a;
       cover.fill(0);
       for (let p = 0; p < lane.s.n; p++) {
         const x0 = s[p] * k, x1 = Math.min(wide, Math.min(e[p], this.shown) * k), first = x0 | 0, last = x1 | 0;
@@ -1257,7 +1279,7 @@ class View {
     if (this.empty.textContent !== waiting) this.empty.textContent = waiting;
     this.followButton.setAttribute("aria-pressed", String(this.mode !== "free"));
     this.followButton.disabled = !store.live;
-    const names = this.used.map((n) => store.stages[n].name + store.stages[n].colour).join("\n") + (store.early ? "\nearly" : "");
+    const names = this.used.map((n) => store.stages[n].name + this.shades[n].colour).join("\n") + (store.early ? "\nearly" : "");
     if (names !== this.legendOf) this.drawLegend(names);
     this.showDetail();
     const label = `Timeline of ${store.count} jobs in ${store.lanes.length} worker slots, ${states[store.status]}. Arrows pan, plus and minus zoom, 0 shows all, f follows, brackets move between jobs, Escape deselects.`;
@@ -1269,7 +1291,7 @@ class View {
     this.legendOf = names;
     this.legend.replaceChildren();
     for (const n of this.used) {
-      const stage = this.store.stages[n];
+      const stage = this.shades[n];
       const chip = make("span", "lab-gantt-chip", this.legend);
       make("i", "", chip).style.background = stage.colour;
       make("span", "", chip, stage.name);

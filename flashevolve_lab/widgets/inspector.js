@@ -3,6 +3,11 @@
 
 const SIGNS = { accept: "✓", update: "↻", patch: "✎", discard: "✕" };
 const EARLY = { released: "⇥", provisional: "◇", confirmed: "◆", "rolled back": "↶", proven: "⊣" }; // what a completion policy does
+const GAP_MEANS = "version gap: commits between the version this was made from and the pool's version then; a gap without touch is often harmless";
+const TAGS = {
+  touched: "touched: a commit since then changed something this work read",
+  superseded: "superseded: a commit since then replaced what this work would change",
+};
 const FOLD = 3000; // characters of a text before "show all"
 const EQUAL = 1600; // an equal stretch longer than this is folded, EDGE characters of it left at either end
 const EDGE = 500;
@@ -143,7 +148,7 @@ class View {
     });
     const top = el("header", "lab-top", {}, this.back, this.forward, this.title, this.find, this.shut);
     this.answer = el("div", "lab-answer", { role: "status" });
-    this.empty = el("p", "lab-empty", {}, "Nothing is chosen yet. Click a verdict in the feed, a job in the chart, or type an id above.");
+    this.empty = el("div", "lab-empty");
     this.body = el("div", "lab-body");
     this.parts = Object.fromEntries(["lead", "hand", "columns", "early", "verdicts", "evidence", "scores", "relatives"].map((name) => [name, el("section", `lab-${name}`)]));
     this.body.append(...Object.values(this.parts));
@@ -180,6 +185,7 @@ class View {
     this.body.hidden = !facts.id;
     this.title.textContent = facts.id ? facts.artifact || facts.item : "Inspector";
     this.part("answer", [facts.said, facts.acts], () => this.drawAnswer(facts), this.answer);
+    if (!facts.id) this.part("empty", facts.newest, () => this.drawEmpty(facts), this.empty);
     if (facts.id !== this.shown) {
       this.shown = facts.id;
       this.edit(false);
@@ -238,8 +244,20 @@ class View {
       ...row("Pool", ...version),
       ...(facts.gone ? row("Descent", "made from ", this.chip(facts.gone), ", which was rolled back") : []),
       ...row("Item", el("bdi", "", {}, facts.place || "–")),
-      ...row("Base", `version ${base}; the pool is now at ${facts.version}`, stale ? `; judged ${["", "once", "twice"][facts.verdicts.length] ?? `${facts.verdicts.length} times`}, last at gap ${stale.gap}` : ""),
+      ...row("Base", `version ${base}; the pool is now at ${facts.version}`, stale ? `; judged ${["", "once", "twice"][facts.verdicts.length] ?? `${facts.verdicts.length} times`}, last at ` : "", stale ? el("span", "lab-gap", { title: GAP_MEANS }, `gap ${stale.gap}`) : ""),
       ...row("Cost", `${many(spent.tokens, "token")} in ${many(spent.llm_calls, "call")}, ${many(spent.metric_calls, "metric call")}`, spent.dollars ? `, $${spent.dollars.toFixed(4)}` : ""))];
+  }
+
+  /** What to do when nothing is shown. */
+  drawEmpty({ newest }) {
+    const key = (words) => el("kbd", "", {}, words), row = (keys, ...words) => [el("dt", "", {}, ...keys.map(key)), el("dd", "", {}, ...words)];
+    const keys = el("dl", "lab-facts lab-keys", {},
+      ...row(["↑", "↓", "Enter"], "in the feed: go through the verdicts, show one"),
+      ...row(["[", "]"], "in the chart: from job to job"),
+      ...row(["←", "→", "Enter"], "in score and lineage: between artifacts, show one"),
+      ...row(["Esc"], "here: close what is shown"));
+    const open = newest ? el("div", "lab-line", {}, button(`Show the newest verdict (${newest})`, () => this.go(newest), "lab-newest")) : "";
+    return [el("p", "", {}, "An artifact beside the version it was made from and the current one, with the evidence. Click a verdict in the feed, a job in the chart or an artifact in the lineage, or type an id above."), open, keys];
   }
 
   drawAnswer(facts) {
@@ -415,9 +433,9 @@ class View {
 
   verdict(row) {
     const where = row.where === "dequeue" ? `before ${row.stage}` : row.where === "commit" ? "at commit" : row.where === "hand" ? "by hand" : row.where;
-    const tags = [row.touched && "touched", row.superseded && "superseded"].filter(Boolean).map((words) => el("span", "lab-tag", {}, words));
+    const tags = [row.touched && "touched", row.superseded && "superseded"].filter(Boolean).map((words) => el("span", "lab-tag", { title: TAGS[words] }, words));
     const sign = el("span", `lab-sign lab-${known(row.action)}`, { "aria-hidden": "true" }, SIGNS[row.action] ?? "•");
-    const head = el("div", "lab-line", {}, el("time", "", {}, clock(row.at)), sign, el("strong", "", {}, el("bdi", "", {}, row.action)), `${where}, v${row.base} → v${row.version}, gap ${row.gap}`, ...tags, el("bdi", "lab-soft", {}, row.policy), row.counterpart ? el("span", "lab-soft", {}, "current: ", this.chip(row.counterpart)) : "", row.target && row.target !== row.counterpart ? el("span", "lab-soft", {}, "onto: ", this.chip(row.target)) : "");
+    const head = el("div", "lab-line", {}, el("time", "", {}, clock(row.at)), sign, el("strong", "", {}, el("bdi", "", {}, row.action)), `${where}, v${row.base} → v${row.version},`, el("span", "lab-gap", { title: GAP_MEANS }, `gap ${row.gap}`), ...tags, el("bdi", "lab-soft", {}, row.policy), row.counterpart ? el("span", "lab-soft", {}, "current: ", this.chip(row.counterpart)) : "", row.target && row.target !== row.counterpart ? el("span", "lab-soft", {}, "onto: ", this.chip(row.target)) : "");
     return el("li", "", {}, head, prose(row.reason, "lab-plain"), row.why ? prose(row.why, "lab-plain lab-soft") : "");
   }
 

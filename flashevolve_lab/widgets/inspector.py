@@ -17,6 +17,7 @@ import anywidget
 import traitlets
 
 from flashevolve_lab.core import Entry
+from flashevolve_lab.core.events import Gated, StalenessJudged
 from flashevolve_lab.errors import LabError
 from flashevolve_lab.views import Dossier, Evidence, Text, worded
 from flashevolve_lab.widgets.difference import Difference, differences
@@ -58,6 +59,8 @@ class Inspector(anywidget.AnyWidget):
         self._since = 0  # acts by hand after this entry are told
         self._differences: dict[tuple[str, str], dict[str, Difference]] = {}
         self._callbacks: list[Callable[[str], object]] = []
+        self._newest = ""  # the item of the last staleness verdict, else of the last gate
+        self._stale = False  # whether there was a staleness verdict
         super().__init__()
         self.on_msg(self._hear)
 
@@ -72,7 +75,19 @@ class Inspector(anywidget.AnyWidget):
         """Further entries of the log."""
         with self._lock:
             self._view.feed(entries)
+            for entry in entries:
+                self._note(entry.event)
             self._tell()
+
+    def _note(self, event: object) -> None:
+        """The item of a verdict is what an empty inspector offers."""
+        match event:
+            case StalenessJudged(item=item):
+                self._newest, self._stale = item, True
+            case Gated(item=item) if not self._stale:
+                self._newest = item
+            case _:
+                pass
 
     def fail(self, message: str) -> None:
         """Show that this view has failed."""
@@ -148,7 +163,7 @@ class Inspector(anywidget.AnyWidget):
             self.facts = _packed({**facts_of(dossier), "against": against, **self._around()})
 
     def _nothing(self) -> dict[str, Any]:
-        return {"id": "", **self._around()}
+        return {"id": "", "newest": self._newest, **self._around()}
 
     def _around(self) -> dict[str, Any]:
         """The history, what may be done, and what was."""

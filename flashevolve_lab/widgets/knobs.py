@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import ipywidgets as ipw
 
 from flashevolve_lab.views import worded
-from flashevolve_lab.widgets.texts import sayable
+from flashevolve_lab.widgets.texts import one_line, sayable
 
+BRIEF = 60  # characters of a setting where there is room for a few words only
 Ask = Callable[[str, Any], None]
 
 
@@ -40,12 +41,13 @@ class Knob:
     """One setting: ``widget`` to show; ``name`` as ``commands.set`` knows it."""
 
     def __init__(self, name: str, title: str, rows: Sequence[ipw.Widget]) -> None:
-        self.name = name
+        self.name, self.title = name, title
         self.line = said()
         heading = ipw.Label(title)
         heading.add_class("fl-knob-title")
         self.widget = ipw.VBox([heading, *rows, self.line])
         self.widget.add_class("fl-knob")
+        self.widget.add_class(f"fl-knob-{name}")
         self._hearing_not: set[int] = set()
         self._in_force = ""
         self._value: Any = None
@@ -60,6 +62,15 @@ class Knob:
 
     def follow(self, value: Any) -> None:
         """Let the inputs show a value that came from the log."""
+
+    def brief(self) -> str:
+        """What is in force, in a few words; "" where nothing need be said."""
+        return ""
+
+    @property
+    def usual(self) -> bool:
+        """Whether what is in force is what a run has that was not told otherwise."""
+        return True
 
     def effective(self, value: Any, since: str) -> None:
         """The log says that this value is in force."""
@@ -122,8 +133,10 @@ class PolicyKnob(Knob):
         self._classes: dict[str, type] = {}
         self._models: dict[str, Any] = {}  # class name → a policy of it, for what no input shows
         self._inputs: dict[str, dict[str, ipw.Widget]] = {}
+        self._unsaid: dict[str, frozenset[str]] = {}  # class name → fields that mean nothing beside the others' values
         self.choice = ipw.ToggleButtons(options=[], tooltips=[], style={"button_width": "auto"})
-        self.fields = ipw.HBox([], layout=ipw.Layout(flex_flow="row wrap"))
+        self.fields = ipw.HBox([], layout=_WRAP)
+        self.fields.add_class("fl-fields")
         super().__init__(name, title, [self.choice, self.fields])
         self.choice.add_class("fl-choices")
         self.choice.observe(self._chosen, "value")
@@ -161,6 +174,22 @@ class PolicyKnob(Knob):
                 widget.value = str(value[field]) if isinstance(widget, ipw.Combobox) else value[field]
         self._show_fields()
 
+    def brief(self) -> str:
+        """The class, and those of its fields that are not as usual: ``"Complete, proven front"``."""
+        if not isinstance(self._value, Mapping):
+            return ""
+        name = str(self._value.get("name", ""))
+        cls = self._classes.get(name)
+        usual = {field.name: _default(field) for field in fields(cls)} if is_dataclass(cls) else {}
+        told = {field: part for field, part in self._value.items() if field not in ("name", "code")}
+        odd = [f"{field} {part or 'never'}" for field, part in told.items() if field not in usual or usual[field] != part]
+        return one_line(", ".join([name, *odd]), BRIEF)
+
+    @property
+    def usual(self) -> bool:
+        """Whether it is the first class of the menu, with all its fields as usual."""
+        return self.brief() in ("", next(iter(self._classes), ""))
+
     def policy(self) -> Any:
         """The policy that the inputs describe; raises whatever its class raises."""
         name = self.choice.value
@@ -177,6 +206,7 @@ class PolicyKnob(Knob):
 
     def _edited(self, _: Any) -> None:
         if self.heard():
+            self._show_fields()
             self._send()
 
     def _send(self) -> None:
@@ -188,16 +218,22 @@ class PolicyKnob(Knob):
         self._ask(self.name, policy)
 
     def _show_fields(self) -> None:
-        shown = tuple(self._inputs.get(self.choice.value or "", {}).values())
+        name = self.choice.value or ""
+        row = self._inputs.get(name, {})
+        if hasattr(self._classes.get(name), "unsaid"):
+            with suppress(Exception):  # while the values make no policy, what was shown stays
+                self._unsaid[name] = frozenset(self.policy().unsaid)
+        unsaid = self._unsaid.get(name, frozenset())
+        shown = tuple(widget for field, widget in row.items() if field not in unsaid)
         if self.fields.children != shown:
             self.fields.children = shown
 
 
 class NumberKnob(Knob):
-    """A whole number of at least 1."""
+    """A whole number of at least 1. ``label``: before its input; ``unit``: what it counts."""
 
-    def __init__(self, name: str, title: str, label: str, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, name: str, title: str, label: str, unit: str, ask: Ask) -> None:
+        self._ask, self._unit = ask, unit
         self.number = ipw.BoundedIntText(min=1, max=1_000_000, description=label, layout=_FITTING, style=_LABEL)
         super().__init__(name, title, [self.number])
         self.number.observe(self._edited, "value")
@@ -210,6 +246,10 @@ class NumberKnob(Knob):
         """Show it."""
         self.number.value = int(value)
 
+    def brief(self) -> str:
+        """The number in words."""
+        return "" if self._value is None else f"up to {int(self._value):,} {self._unit}"
+
     def _edited(self, change: Any) -> None:
         if self.heard():
             self._ask(self.name, change["new"])
@@ -221,7 +261,8 @@ class SlotsKnob(Knob):
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._numbers: dict[str, ipw.BoundedIntText] = {}
-        self.row = ipw.HBox([], layout=ipw.Layout(flex_flow="row wrap"))
+        self.row = ipw.HBox([], layout=_WRAP)
+        self.row.add_class("fl-fields")
         super().__init__("slots", "Worker slots (0: no limit but the schedule)", [self.row])
 
     def inputs(self) -> Iterator[ipw.Widget]:
@@ -247,6 +288,15 @@ class SlotsKnob(Knob):
         if not value:
             self.line.value = f"in force: as many as proposals in flight, {since}"
 
+    def brief(self) -> str:
+        """The stages that have a number."""
+        return one_line("slots " + ", ".join(f"{stage} {n}" for stage, n in self._value.items()), BRIEF) if self._value else ""
+
+    @property
+    def usual(self) -> bool:
+        """Whether no stage has a number."""
+        return not self._value
+
     def _edited(self, _: Any) -> None:
         if self.heard():
             self._ask(self.name, {name: number.value for name, number in self._numbers.items() if number.value})
@@ -262,7 +312,9 @@ class BudgetKnob(Knob):
         self.amount = ipw.BoundedFloatText(value=100, min=0, max=1e15, description="by", layout=_FITTING, style=_LABEL)
         self.button = ipw.Button(description="Extend", icon="plus", layout=ipw.Layout(width="auto"))
         self.button.tooltip = "Extend the budget by this amount"
-        super().__init__("budget", "Budget", [ipw.HBox([self.dimension, self.amount, self.button], layout=_WRAP)])
+        row = ipw.HBox([self.dimension, self.amount, self.button], layout=_WRAP)
+        row.add_class("fl-fields")
+        super().__init__("budget", "Budget", [row])
         self.button.on_click(self._clicked)
 
     def inputs(self) -> Iterator[ipw.Widget]:

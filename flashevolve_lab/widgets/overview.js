@@ -12,6 +12,7 @@ function header(model, doc, el) {
   const chips = put(row, "span", { class: "fl-chips" });
   const figures = put(row, "span", { class: "fl-figures" });
   const proposer = put(root, "div", { class: "fl-note fl-proposer" });
+  const company = put(root, "div", { class: "fl-note fl-company" });
   const stop = put(root, "div", { class: "fl-stop" });
   const line = put(root, "div", { class: "fl-line" });
   const best = put(root, "details", { class: "fl-best" });
@@ -36,7 +37,7 @@ function header(model, doc, el) {
   };
   const redraw = () => {
     const now = doc.now;
-    state.textContent = now.state || "new";
+    state.textContent = now.state === "stopped" ? "ended" : now.state || "new"; // as every other view says it
     state.dataset.state = now.state || "new";
     name.textContent = now.run || "";
     name.title = [now.algorithm, now.task, now.created].filter(Boolean).join(" · ");
@@ -44,7 +45,7 @@ function header(model, doc, el) {
     if (now.simulated) put(chips, "span", { class: "fl-chip" }, "simulated model");
     if (now.clock && now.clock !== "wall") put(chips, "span", { class: "fl-chip" }, `${now.clock} clock`);
     if (now.elsewhere) put(chips, "span", { class: "fl-chip" }, "another process runs it");
-    const gain = now.best === null || now.best === undefined ? "" : ` (seed ${scored(now.seed)})`;
+    const gain = now.best === null || now.best === undefined ? "" : ` (seed’s score ${scored(now.seed)})`;
     const facts = [
       ["best", `${scored(now.best)}${gain}`],
       ["proposals", `${short(now.proposals || 0)}, ${short(now.accepted || 0)} accepted`],
@@ -60,6 +61,8 @@ function header(model, doc, el) {
     }
     proposer.textContent = now.proposer || "";
     proposer.hidden = !now.proposer;
+    company.textContent = now.company || "";
+    company.hidden = !now.company;
     stop.textContent = now.stopped || "";
     stop.hidden = !now.stopped;
     line.textContent = now.line || "";

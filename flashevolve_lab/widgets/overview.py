@@ -13,7 +13,7 @@ from typing import Any
 import traitlets as t
 
 from flashevolve_lab.core import Entry
-from flashevolve_lab.core.events import ArtifactMade, Committed, RunResumed, RunStarted
+from flashevolve_lab.core.events import ArtifactMade, Committed, RunResumed, RunStarted, Warned
 from flashevolve_lab.views import (
     Costs,
     CostsSnapshot,
@@ -59,6 +59,7 @@ class Overview:
         self._texts: dict[str, Mapping[str, str]] = {}  # artifact → components, of those that were made and are not past
         self._best_texts: Mapping[str, str] = {}
         self._best = ""
+        self._company = ""  # that another run uses the same server
         self.seed: float | None = None
         self.state = "new"  # in a word: new, running, paused, stopped, or interrupted
         self.points: list[Point] = []
@@ -112,6 +113,8 @@ class Overview:
                 self._texts[artifact] = components
             case Committed(version=0, scores=scores) if scores:
                 self.seed = sum(scores.values()) / len(scores)
+            case Warned("runs", message):
+                self._company = message
             case _:
                 pass
 
@@ -138,6 +141,7 @@ class Overview:
             "algorithm": run.algorithm,
             "task": run.task,
             "proposer": run.proposer,
+            "company": "" if stopped else sayable(self._company),
             "clock": run.clock,
             "simulated": run.simulated,
             "elsewhere": self._elsewhere and self.state in ("running", "paused"),

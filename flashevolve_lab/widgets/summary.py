@@ -76,9 +76,9 @@ def escaped(text: str) -> str:
 
 def _facts(s: Summary) -> list[str]:
     now = s.standing
-    facts = [s.state, f"{now.at:,.1f} s", f"{now.proposals:,} proposals", f"{now.accepted:,} accepted"]
+    facts = ["ended" if s.state == "stopped" else s.state, f"{now.at:,.1f} s", f"{now.proposals:,} proposals", f"{now.accepted:,} accepted"]
     if now.best is not None:
-        facts.append(f"best score {now.best:.3f}" + (f" (seed {s.seed:.3f})" if s.seed is not None else ""))
+        facts.append(f"best score {now.best:.3f}" + (f" (seed’s score {s.seed:.3f})" if s.seed is not None else ""))
     spent = {**now.spent.as_dict(), "seconds": round(now.at, 1)}
     return facts + [f"{spent.get(name, 0):,.10g} of {limit:,.10g} {name.replace('_', ' ')}" for name, limit in now.budget.items()]
 

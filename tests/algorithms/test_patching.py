@@ -7,12 +7,14 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace as Facts
 
 import pytest
 
 import flashevolve_lab as lab
+from flashevolve_lab.algorithms.gepa_work import GEPAWork
 from flashevolve_lab.algorithms.patching import CommitRecord, Reconcile, StaleBrief, read_verdict, read_verdicts
-from flashevolve_lab.core import Entry, RunState, check
+from flashevolve_lab.core import Entry, Member, Population, RunState, check
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.llm import Request
 from flashevolve_lab.store import Writer
@@ -427,6 +429,17 @@ def test_onto_the_best_a_patch_is_written_for_and_gated_against_the_best_at_that
     assert any(e.target != e.counterpart for e in judged)
     spared = [e for e in of(run.entries, ev.StalenessJudged) if "from the best" in e.reason]
     assert all(e.action == "accept" for e in spared)
+
+
+def test_a_counterpart_that_was_rolled_back_meanwhile_gives_way_to_the_best() -> None:
+    pool = Population()
+    pool.add(Member("a0", 0, 0, (), "", {0: 1.0}, 1.0, 1.0))
+    pool.add(Member("a1", 1, 1, ("a0",), "prompt", {1: 1.0}, 1.0, 0.5, rival="a0"))
+    bench = Facts(state=Facts(pool=pool), item=Facts(data={"counterpart": "a1"}))
+    work = GEPAWork(lab.GEPA(), lab.simulated_task(LANDSCAPE), bench)  # type: ignore[arg-type]
+    assert work._target() == "a1"
+    pool.remove("a1")
+    assert work._target() == "a0"
 
 
 def test_onto_the_best_beats_leaving_stale_work_alone_at_equal_metric_calls(tmp_path: Path) -> None:

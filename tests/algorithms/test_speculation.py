@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import flashevolve_lab as lab
 from flashevolve_lab.algorithms import partials
-from flashevolve_lab.core import Entry, Member, Population, RunState, apply, check
+from flashevolve_lab.core import Artifact, Entry, Item, Job, Member, Population, RunState, Spend, apply, check
 from flashevolve_lab.core import events as ev
 
 LANDSCAPES = (lab.IndependentRules, lab.ConflictingRules, lab.UnitingRules)
@@ -222,6 +222,43 @@ def test_a_policy_changes_mid_run(tmp_path: Path) -> None:
     assert kinds(run)["Released"]
 
 
+@dataclass(frozen=True)
+class Restless:
+    """A staleness policy that leaves nothing stale where it is."""
+
+    action: str
+
+    def judge(self, item: lab.StaleItem) -> lab.Verdict:
+        """Updates or patches before validation, accepts after it."""
+        return lab.Verdict(self.action if item.where == "dequeue" else "accept", "restless")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("action", ["update", "patch"])
+def test_a_provisional_artifact_whose_validation_is_tried_again_is_judged_at_its_commit_only(action: str, tmp_path: Path) -> None:
+    """Its text is in the pool: no policy may send its item elsewhere before it is confirmed or rolled back."""
+    landscape, again = lab.UnitingRules(seed=1), 0
+    for seed in range(3):
+        model = lab.Simulated(landscape, speed=lab.FixedLatency(slots=32), faults=lab.Faults(server_error=0.1), seed=seed)
+        run = lab.start(
+            lab.simulated_task(landscape, 40, 20), llm=model, completion=lab.Speculative(), staleness=Restless(action),
+            schedule=lab.Pipelined(12), budget=lab.Budget(metric_calls=1_000), limits=lab.Limits(retries=0), clock=lab.Virtual(),
+            seed=seed, folder=tmp_path,
+        )  # fmt: skip
+        assert run.wait(60).kind in ("budget", "done"), run.status.reason
+        state = RunState()
+        for entry in run.entries:
+            event = entry.event
+            if isinstance(event, ev.ItemQueued) and event.item in state.provisional:
+                assert event.stage == "validate"
+                again += event.retry
+            if isinstance(event, ev.StalenessJudged) and event.item in state.provisional:
+                assert event.where == "commit"
+            apply(state, entry)
+        check(state)
+        assert not state.provisional
+    assert again > 0, "no validation of a provisional artifact was tried again"
+
+
 # --- the facts ------------------------------------------------------------------------------------------------------------
 
 SCORES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, None]), min_size=2, max_size=12)
@@ -277,6 +314,37 @@ def test_a_roll_back_leaves_the_pool_as_if_it_had_never_been(moves: list[tuple[s
     assert dict(pool.front()) == dict(again.front()) and set(pool.members) == set(plain)
     assert all(pool.wins(m.id) == again.wins(m.id) for m in pool.order)
     assert all(pool.top(e) == again.top(e) for e in range(6))
+
+
+def situated(pool: Population, parent: str, first: tuple[int, float], n: int = 3) -> lab.Partial:
+    """A validation of a child of ``parent`` after its first sample."""
+    made = ev.ArtifactMade("c", {"prompt": "c"}, "hash of c", (parent,), "reflection", "prompt", "p1")
+    sample = ev.SampleScored("j1", "c", "val", *first)
+    state = RunState(pool=pool)
+    state.items["p1"] = Item("p1", "proposal", 0, 1, {"parent": parent, "child": "c"}, "validate", 0.0)
+    state.artifacts["c"] = Artifact("c", made.components, made.hash, (parent,))
+    told = partials.in_validation(state, Job("j1", "validate", 0, "p1", 0, 0.0, Spend()), sample, n, 1.0)
+    assert told is not None
+    return told[0]
+
+
+def test_nothing_is_proven_by_what_may_be_rolled_back() -> None:
+    pool = Population()
+    pool.add(member("a0", 0, {0: 1.0, 1: 1.0, 2: 0.0}))
+    pool.add(member("a1", 1, {2: 1.0}, rival="a0"))
+    told = situated(pool, "a1", (0, 0.0))
+    assert told.alone == 1, "on example 2 it is ahead of everything that is there to stay"
+    assert lab.Complete("front").judge(told).action == lab.Complete("parent").judge(told).action == "wait"
+    pool.remove("a1")
+    assert situated(pool, "a1", (0, 0.0)).alone == 1
+    assert lab.Complete("front").judge(situated(pool, "a0", (2, 0.0))).action == "stop"
+
+
+def test_a_task_whose_perfect_value_is_none_proves_nothing() -> None:
+    pool = Population()
+    pool.add(member("a0", 0, {0: 7.0, 1: 40.0, 2: 55.0}))
+    told = situated(pool, "a0", (0, 5.0))
+    assert lab.Complete("parent").judge(told).action == "wait"
 
 
 def test_the_prefix_keeps_what_tells_artifacts_apart() -> None:

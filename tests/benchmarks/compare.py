@@ -178,7 +178,7 @@ class World:
     def landscape(self, seed: int) -> Any:
         """The simulated model's knowledge."""
         cls = {"independent": lab.IndependentRules, "conflicting": lab.ConflictingRules, "uniting": lab.UnitingRules}[self.name]
-        return cls(seed=seed, noise=self.noise, n_rules=40)
+        return cls(seed=seed, noise=self.noise, n_rules=100)
 
     def __str__(self) -> str:
         return f"{self.name}, noise {self.noise:g}"
@@ -407,7 +407,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["wall", "virtual"], help="what to run; both by default")
     parser.add_argument("--seeds", type=int, default=10, help="in virtual time")
-    parser.add_argument("--calls", type=int, default=3_000, help="metric calls of a run in virtual time")
+    parser.add_argument("--calls", type=int, default=6_000, help="metric calls of a run in virtual time")
     parser.add_argument("--wall-seeds", type=int, default=3)
     parser.add_argument("--slow-s", type=float, default=400.0, help="seconds of what runs one proposal at a time")
     parser.add_argument("--fast-s", type=float, default=60.0, help="seconds of the others")

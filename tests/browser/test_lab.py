@@ -73,7 +73,9 @@ def test_notebook_03_is_watched_steered_inspected_stopped_and_reloaded(open_note
     notebook.execute(WATCH)
     status(notebook, GANTT, lambda s: s["spans"] > grown_from + 20, "bars to grow")
 
+    the_empty_inspector_opens_the_newest_verdict(notebook)
     toggle_the_policy(notebook)
+    change_a_folded_setting_with_the_keyboard(notebook)
     open_a_stale_item(notebook)
     pause_step_and_resume(notebook)
     notebook.page.locator(HEAD).first.scroll_into_view_if_needed()
@@ -94,6 +96,32 @@ def toggle_the_policy(notebook):
     notebook.page.wait_for_selector("text=/in force: Full\\(\\) since/")
     click(notebook, "Guarded")
     noted(notebook, "SettingChanged", 2)
+
+
+def the_empty_inspector_opens_the_newest_verdict(notebook):
+    offer = notebook.page.locator(".lab-newest")
+    offer.wait_for()
+    offer.click()
+    status(notebook, INSPECTOR, lambda s: s["id"], "the newest verdict's item")
+    notebook.page.locator(".lab-inspector [aria-label=Close]").click()
+    status(notebook, INSPECTOR, lambda s: not s["id"], "the inspector to close")
+
+
+def change_a_folded_setting_with_the_keyboard(notebook):
+    more, tolerant = notebook.page.locator(".fl-more-button"), notebook.page.locator(".fl-folded button", has_text="Tolerant")
+    assert more.get_attribute("aria-expanded") == "false" and not tolerant.is_visible()
+    assert "Complete · Strict · Fixed" in more.inner_text()
+    more.focus()
+    notebook.page.keyboard.press("Enter")
+    tolerant.wait_for(state="visible")
+    before = len([note for note in seen(notebook) if note[1] == "SettingChanged"])
+    tolerant.focus()
+    notebook.page.keyboard.press("Enter")
+    noted(notebook, "SettingChanged", before + 1)
+    notebook.page.wait_for_selector(".fl-more-said strong:text('Tolerant')")
+    more.focus()
+    notebook.page.keyboard.press("Space")
+    tolerant.wait_for(state="hidden")
 
 
 def open_a_stale_item(notebook):
@@ -169,10 +197,12 @@ def a_second_view_shows_the_same(notebook):
 
 def reload_and_see_all_again(notebook):
     before = {part: notebook.status(part) for part in (GANTT, FEED, LINEAGE, SCORE, HEAD)}
+    notebook.page.locator(".fl-more-button").click()
     notebook.save()
-    assert ">stopped, " in saved_summary(notebook), "the summary in the saved notebook is that of the end"
+    assert ">ended, " in saved_summary(notebook), "the summary in the saved notebook is that of the end"
     notebook.reload()
     notebook.page.wait_for_selector(".fl-head", timeout=60_000)
+    notebook.page.wait_for_selector(".fl-more-button[aria-expanded=true]")  # the fold is as it was left
     for part, keys in ((GANTT, ["spans", "marks"]), (FEED, ["rows"]), (LINEAGE, ["nodes", "front", "best"]), (SCORE, ["points"]), (HEAD, ["seq", "state"])):
         wanted = {key: before[part][key] for key in keys}
         status(notebook, part, lambda s, wanted=wanted: wanted.items() <= s.items(), f"{part} to show {wanted} again")

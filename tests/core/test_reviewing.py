@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flashevolve_lab.core import Change, Load, Meters, RunState, Spend, inputs
+from flashevolve_lab.core import Brought, Change, Load, Meters, RunState, Spend, inputs
 from flashevolve_lab.core import events as ev
-from flashevolve_lab.core.meters import LATELY, Lean
+from flashevolve_lab.core.meters import KEPT, LATELY, Lean
 from flashevolve_lab.core.reviewing import full_depth, load_of, slots_of
 from flashevolve_lab.policies import Fixed, Pipelined, RateBalanced
 from flashevolve_lab.testing import PureRun
@@ -207,6 +207,59 @@ def test_a_worker_policy_does_not_touch_the_depth() -> None:
     run = seeded(workers=Script(((Change("depth", 9, "deeper"),),)))
     rounds(run, 2)
     assert not run.of(ev.DepthChanged) and reviews(run)[-1].wishes == {}
+
+
+def test_a_slot_is_served_while_its_job_has_a_call_in_flight_however_many() -> None:
+    shown: list[Load] = []
+    run = seeded(workers=Script(((),), shown, 10.0))
+    for number, job in enumerate(("j1", "j1", "j2")):
+        run.give(inputs.CallWanted(job, "task", f"k{number}", 0, Spend(llm_calls=1)))
+    run.give(ev.CallFinished("c0", "ok", Spend(llm_calls=1)), at=4.0)
+    run.give(ev.CallFinished("c2", "ok", Spend(llm_calls=1)), at=5.0)
+    run.give(ev.CallFinished("c1", "ok", Spend(llm_calls=1)), at=8.0)
+    assert not run.state.meters.serving
+    run.at = 10.0
+    for job in ("j1", "j2"):
+        run.turn(inputs.JobDone(job, {"text": f"text {job}", "passed": False}))
+    make = shown[0].stages[0]
+    assert make.busy == pytest.approx(2.0) and make.served == pytest.approx((8 + 5) / 10)
+
+
+def test_what_the_first_stages_slots_bring_is_summed_from_the_second_review_after_a_change() -> None:
+    shown: list[Load] = []
+    run = seeded(workers=Script(((), slots(1, stage="make"), ()), shown))
+    rounds(run, 5)
+    assert [load.now for load in shown[:2]] == [None, None]
+    assert [load.before.slots for load in shown[2:] if load.before] == [2, 2, 2]
+    assert [(load.now.slots, load.now.reviews) for load in shown[2:] if load.now] == [(1, 0), (1, 0), (1, 1)]
+    assert shown[-1].now and shown[-1].now.seconds == pytest.approx(5.0)
+
+
+def test_back_at_the_number_before_its_sums_go_on_and_older_reviews_count_less() -> None:
+    meters = Meters()
+    meters.brought(10.0, 8, 100, 1_000)
+    meters.brought(10.0, 8, 100, 1_000)
+    assert meters.now and meters.now.accepted == pytest.approx(8 + 8 * KEPT) and meters.now.per_minute == pytest.approx(48.0)
+    meters.turned(12, 6)
+    meters.brought(10.0, 8, 100, 1_000)  # still of the twelve
+    meters.brought(10.0, 2, 100, 1_000)
+    meters.turned(6, 12)
+    assert meters.now and meters.past and (meters.now.slots, meters.now.reviews) == (12, 2)
+    assert (meters.past.slots, meters.past.accepted) == (6, 2.0)
+    meters.turned(12, 9)
+    assert meters.now == Brought(9) and meters.past.slots == 12
+
+
+@pytest.mark.parametrize("what", ["knob", "depth"])
+def test_what_slots_brought_is_forgotten_once_something_else_changes(what: str) -> None:
+    run = seeded(workers=Script((slots(1, stage="make"), ())))
+    rounds(run, 4)
+    assert run.state.meters.past
+    if what == "knob":
+        run.set(concurrency=5)
+    else:
+        run._applied([ev.DepthChanged(2, 3, "room", "Pipelined")])
+    assert run.state.meters.past is None and load_of(run.state, run.at, run.rules).now is None
 
 
 # --- a depth that is found ------------------------------------------------------------------------------------------------

@@ -724,6 +724,20 @@ def test_a_run_in_which_everything_is_skipped_stops_with_nothing_left_to_learn()
     assert run.state.stop.reason.startswith(f"{MAX_IDLE} proposals in a row") and "nothing left to learn" in run.state.stop.reason
 
 
+def test_replies_that_cannot_be_used_in_between_do_not_begin_the_row_anew() -> None:
+    """A train set with nothing left to learn, and a model whose replies are cut off now and then: else it would never end."""
+    run = seeded()
+    for i in range(2 * MAX_IDLE):
+        if run.state.status == "stopped":
+            break
+        if i % 10 == 9:
+            run.fail("make", "truncated")
+        else:
+            run.finish("make", skip=True)
+    assert run.state.stop is not None and run.state.stop.kind == "done"
+    assert run.state.idle_ends == MAX_IDLE
+
+
 def test_one_gate_verdict_ends_a_row_of_skips() -> None:
     run = seeded()
     for _ in range(2):

@@ -325,3 +325,26 @@ def test_a_proposer_may_be_a_plain_function_which_then_works_in_a_thread(tmp_pat
     run.wait(30)
     assert set(where) == {"lab-user-code"} and run.status.proposals > 1
     assert "reflection" in {entry.event.role for entry in run.entries if isinstance(entry.event, ev.CallStarted)}
+
+
+def told_of_company(run: lab.Run) -> list[str]:
+    return [entry.event.message for entry in run.entries if isinstance(entry.event, ev.Warned) and entry.event.kind == "runs"]
+
+
+def test_a_run_beside_another_on_the_same_server_says_so_once_and_otherwise_nothing(tmp_path: Path) -> None:
+    def begin(name: str, url: str | None) -> lab.Run:
+        model = Other(facts={"kind": "other", "base_url": url} if url else {"kind": "other"})
+        return lab.start(TASK, llm=model, budget=lab.Budget(metric_calls=500), folder=tmp_path, name=name, paused=True)
+
+    runs = [begin("one", "http://127.0.0.1:9/v1"), begin("two", "http://127.0.0.1:8/v1"), begin("three", None), begin("four", None)]
+    assert [told_of_company(run) for run in runs] == [[], [], [], []]
+    fifth = begin("five", "http://127.0.0.1:9/v1")
+    (told,) = told_of_company(fifth)
+    assert "'one'" in told and "http://127.0.0.1:9/v1" in told
+    for run in (*runs, fifth):
+        run.stop()
+        run.wait(20)
+    after = begin("after", "http://127.0.0.1:9/v1")
+    assert told_of_company(after) == []
+    after.stop()
+    after.wait(20)

@@ -9,7 +9,7 @@ import pytest
 from flashevolve_lab.core import Entry, StaleItem, Verdict
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.policies import Batched, Full, Guarded, Pipelined, RateBalanced, describe
+from flashevolve_lab.policies import Batched, Complete, Fixed, Full, Guarded, Pipelined, RateBalanced, Strict, Tolerant, describe
 from flashevolve_lab.widgets import Controls
 
 
@@ -238,3 +238,41 @@ def test_worker_policies_have_a_menu_and_ones_own_joins_it(controls, run):
     controls.workers.choice.value = "RateBalanced"
     controls.workers._inputs["RateBalanced"]["most"].value = 9
     assert [knobs["workers"] for _, knobs in run.commands] == [RateBalanced(), RateBalanced(most=9)]
+
+
+def test_less_used_settings_are_folded_away_and_said_in_words(run):
+    controls = Controls(run)
+    controls.take([started(acceptance=describe(Strict()), completion=describe(Complete()), workers=describe(Fixed()), slots={})])
+    assert not controls.more.opened
+    assert [part[0] for part in controls.more.parts] == ["Complete", "Strict", "Fixed", "up to 64 calls in flight"]
+    assert not any(marked for _, _, marked in controls.more.parts)
+    assert set(controls.knobs) - set(controls.folded) == {controls.schedule, controls.staleness, controls.budget}
+
+
+def test_what_is_out_of_the_ordinary_in_the_fold_is_marked_and_nothing_opens_it(run):
+    controls = Controls(run)
+    controls.take([started(completion=describe(Complete("front")), workers=describe(Fixed()), slots={"gate": 2})])
+    happened(controls, changed("concurrency", 8), changed("acceptance", describe(Tolerant(0.5))))
+    assert [[words, marked] for words, _, marked in controls.more.parts] == [
+        ["Complete, proven front", True], ["Tolerant, margin 0.5", True], ["Fixed", False], ["slots gate 2", True],
+        ["up to 8 calls in flight", True],
+    ]  # fmt: skip
+    assert controls.more.parts[-1][1] == "Gateway: in force: 8 since 12.3 s"
+    assert not controls.more.opened
+
+
+def test_fields_that_mean_nothing_beside_the_others_are_not_shown(controls, run):
+    schedule = controls.schedule
+
+    def shown():
+        return [widget.description for widget in schedule.fields.children]
+
+    assert shown() == ["depth"]
+    schedule._inputs["Pipelined"]["depth"].value = "auto"
+    assert shown() == ["depth", "least", "most"]
+    schedule._inputs["Pipelined"]["least"].value = 9_999  # no policy: it stays as it was
+    assert shown() == ["depth", "least", "most"]
+    happened(controls, changed("schedule", describe(Pipelined("auto"))), changed("schedule", describe(Pipelined(4))))
+    assert shown() == ["depth"]
+    schedule.choice.value = "Batched"
+    assert "depth" not in shown()

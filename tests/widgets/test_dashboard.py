@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 import flashevolve_lab as lab
+from flashevolve_lab.core import events as ev
 from flashevolve_lab.errors import SetupError
 from flashevolve_lab.runs.showing import _examples, dashboard, static_bundle
 from flashevolve_lab.widgets import Dashboard, Poller
@@ -40,7 +41,16 @@ def gone(what, seconds=3.0):
 def test_it_shows_a_finished_run_from_its_first_moment(shown, finished):
     assert shown.overview.standing.seq == finished.state.seq == shown._poller.seq
     assert len(shown.overview.points) == len(finished.state.pool.order)
-    assert finished.name in repr(shown) and "stopped" in repr(shown)
+    assert finished.name in repr(shown) and "ended" in repr(shown)
+
+
+def test_a_run_that_shares_its_server_says_so_until_it_ends(fake_run, finished):
+    told = "the run 'other' of this process also sends its calls to http://127.0.0.1:8000/v1"
+    entries = list(finished.entries)
+    shared = [*entries[:40], replace(entries[39], seq=41, event=ev.Warned("runs", told))]
+    made = Dashboard(fake_run(shared))
+    assert made.overview.header._now["company"] == told
+    made.close()
 
 
 def test_the_views_agree_with_the_runs_own_status(shown, finished):

@@ -16,6 +16,8 @@ from flashevolve_lab.widgets.telling import evidence_of
 
 HOSTILE = ["<script>alert(1)</script>", "\u202eright to left", "\ud800 lone", "\x00 null", "word " * 40_000]
 
+JUDGED = ev.StalenessJudged("p1", "a1", "test", "dequeue", 0, 1, 1, True, False, "a0", "accept", "gap 1 is within 8", "Guarded", "")
+
 
 class Orders:
     """The commands of a run, written down."""
@@ -124,6 +126,16 @@ def test_closing_shows_nothing_and_keeps_the_history(inspector):
     assert (inspector.shown, told(inspector)["id"], shown) == ("", "", ["p2", ""])
     hear(inspector, kind="go", steps=1)
     assert inspector.shown == "p2"
+
+
+def test_an_empty_inspector_offers_the_newest_verdict(inspector, run):
+    judged = [entry.event.item for entry in run.entries if isinstance(entry.event, ev.StalenessJudged)]
+    gated = [entry.event.item for entry in run.entries if isinstance(entry.event, ev.Gated)]
+    newest = [*gated, *judged][-1:]
+    assert [told(inspector)["newest"]] == (newest or [""])
+    where = replace(JUDGED, item="p2", artifact="a2")
+    inspector.take([Entry(inspector._view.state.seq + 1, 9.0, where)])
+    assert told(inspector)["newest"] == "p2"
 
 
 def test_a_listener_that_fails_shows_in_the_inspector(inspector):

@@ -28,7 +28,7 @@ def test_it_tells_what_the_run_came_to(finished):
     summary = summary_of(finished.entries, "stopped")
     text = summary_text(summary)
     status = finished.status
-    for words in ("stopped", f"{status.proposals} proposals", f"{status.accepted} accepted", f"best score {status.best_score:.3f}"):
+    for words in ("ended", f"{status.proposals} proposals", f"{status.accepted} accepted", f"best score {status.best_score:.3f}"):
         assert words in text and words in summary_html(summary)
     assert "simulated model" in summary_html(summary) and "virtual clock" in summary_html(summary)
 
