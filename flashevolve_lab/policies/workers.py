@@ -86,7 +86,7 @@ class ServerAware:
       more of the first stage's jobs only wait for it than it needs in reserve → as many slots there as are served, and the
       reserve: what starts later starts from a newer front;
     - more than ``waste`` of the proposals that end are discarded as stale → an eighth fewer: their tokens bought nothing;
-    - the server has room and items wait for its slots → more, at most half as many again.
+    - the server has room and items wait for its slots → more, at most half as many again (rounded up).
 
     Each such change is a trial: where the accepted per minute and per call are lower by more than chance than at the number before,
     that number comes back, and is kept as long as the record stands. In the other stages, slots that the server could not serve

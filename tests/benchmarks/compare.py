@@ -405,7 +405,7 @@ def misses(groups: Mapping[str, Sequence[Row]]) -> Iterator[str]:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["wall", "virtual"], help="what to run; both by default")
+    parser.add_argument("parts", nargs="*", default=["virtual", "wall"], help="virtual, wall; both by default")
     parser.add_argument("--seeds", type=int, default=10, help="in virtual time")
     parser.add_argument("--calls", type=int, default=6_000, help="metric calls of a run in virtual time")
     parser.add_argument("--wall-seeds", type=int, default=3)
@@ -424,7 +424,9 @@ def main() -> int:
         return 0
     groups: dict[str, list[Row]] = {}
     runs: dict[str, Callable[[argparse.Namespace], list[Row]]] = {"virtual": virtual, "wall": wall}
-    for part in given.parts or runs:
+    for part in given.parts:
+        if part not in runs:
+            raise SystemExit(f"expected virtual or wall, got {part!r}")
         measured = runs[part](given)
         names = {slots: name for name, slots in CAPACITIES.items()}
         for row in measured:

@@ -9,7 +9,18 @@ import pytest
 from flashevolve_lab.core import Entry, StaleItem, Verdict
 from flashevolve_lab.core import events as ev
 from flashevolve_lab.errors import SetupError
-from flashevolve_lab.policies import Batched, Complete, Fixed, Full, Guarded, Pipelined, RateBalanced, Strict, Tolerant, describe
+from flashevolve_lab.policies import (
+    Batched,
+    Complete,
+    Fixed,
+    Full,
+    Guarded,
+    Pipelined,
+    RateBalanced,
+    Strict,
+    Tolerant,
+    describe,
+)
 from flashevolve_lab.widgets import Controls
 
 
