@@ -7,7 +7,8 @@
 **Wall clock.** Every system alone on its own fresh `independent_server.py` (rollouts 0.25 s and reflections 2.5 s in the mean, log-normal;
 100 train, 100 validation examples; the server enforces its slots and counts what is busy). Capacities: 256 slots (room to spare: our
 gateway sends at most 96 calls at once), 64, and 16 (saturated). What runs one proposal at a time occupies about three slots; those runs go
-side by side, each on a server of its own, and are stopped after ``--slow-s``. The fast systems run one after the other, for ``--fast-s``.
+side by side, each on a server of its own, and are stopped after ``--slow-s``; beside them, three at a time, the fast systems on 16 slots, for
+``--small-s``. On 64 and 256 slots the fast systems run one after the other, for ``--fast-s``.
 Public gepa has no evaluation cache here, as by default; ours is at its default.
 
 **Virtual time.** Our own `Sequential()` (which passes the differential test against gepa) against every mechanism, added one by one, with
@@ -106,7 +107,7 @@ def measure(system: str, slots: int, seed: int, given: argparse.Namespace) -> Ro
     """One run of one system on a server of its own."""
     with serving("--slots", str(slots)) as served:
         served.fresh(seed)
-        cap_s = given.slow_s if system in SLOW else given.fast_s
+        cap_s = given.slow_s if system in SLOW else given.small_s if slots == 16 else given.fast_s
         order = {"base_url": served.base_url, "seed": seed, "cap_s": cap_s, "metric_calls": 100_000, "system": system}
         order |= {"n_train": N_TRAIN, "n_val": N_VAL, "minibatch": MINIBATCH, "concurrency": SENT[slots]}
         order |= {"p": 8, "n": 2} if system == "gepa 8x2" else {"p": 1, "n": 1}
@@ -145,11 +146,10 @@ def wall(given: argparse.Namespace) -> list[Row]:
     """Every system, capacity and seed."""
     grid = [(slots, seed) for slots in CAPACITIES.values() for seed in range(given.wall_seeds)]
     slow = [(system, slots, seed) for system in SLOW for slots, seed in grid]
-    with ThreadPoolExecutor(len(slow)) as pool:
-        rows = list(pool.map(lambda what: told(measure(*what, given)), slow))
     small = [(system, 16, seed) for system in FAST for seed in range(given.wall_seeds)]
-    with ThreadPoolExecutor(2) as pool:  # 16 slots: little CPU each
-        rows += pool.map(lambda what: told(measure(*what, given)), small)
+    with ThreadPoolExecutor(len(slow)) as pool, ThreadPoolExecutor(3) as few:  # little CPU each
+        waiting = pool.map(lambda what: told(measure(*what, given)), slow)
+        rows = [*few.map(lambda what: told(measure(*what, given)), small), *waiting]
     rows += [told(measure(system, slots, seed, given)) for system in FAST for slots, seed in grid if slots != 16]
     return rows
 
@@ -287,12 +287,14 @@ def steady(entries: Sequence[Any], slots: int) -> float:
 
 def virtual(given: argparse.Namespace) -> list[Row]:
     """Every world, mechanism and seed, on two processes."""
-    works = [(world, name, seed, given.calls) for world in WORLDS for seed in range(given.seeds) for name in mechanisms()]
+    works = [(world, name, seed, given.calls) for seed in range(given.seeds) for world in WORLDS for name in mechanisms()]
     rows: list[Row] = []
     with ProcessPoolExecutor(2) as pool:
         for row in pool.map(simulate, works, chunksize=4):
             rows.append(row)
-            if len(rows) % 100 == 0:
+            if len(rows) % 90 == 0:
+                if given.json:
+                    given.json.with_suffix(".part.json").write_text(json.dumps(rows))
                 print(f"{len(rows)} of {len(works)} runs", flush=True)
     return rows
 
@@ -407,10 +409,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["virtual", "wall"], help="virtual, wall; both by default")
     parser.add_argument("--seeds", type=int, default=10, help="in virtual time")
-    parser.add_argument("--calls", type=int, default=6_000, help="metric calls of a run in virtual time")
+    parser.add_argument("--calls", type=int, default=4_000, help="metric calls of a run in virtual time")
     parser.add_argument("--wall-seeds", type=int, default=3)
     parser.add_argument("--slow-s", type=float, default=400.0, help="seconds of what runs one proposal at a time")
     parser.add_argument("--fast-s", type=float, default=60.0, help="seconds of the others")
+    parser.add_argument("--small-s", type=float, default=120.0, help="seconds of the others on 16 slots")
     parser.add_argument("--json", type=Path, help="where to write everything measured")
     parser.add_argument("--order", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -7,7 +7,8 @@ requests see the same world, in whatever order they send them.
 The task: example i needs rule i mod n. A rollout (any other model name) is right iff the system prompt holds "RULE-<i mod n>.". A
 reflection (model name with "reflect") reads the rules that the feedback asks for and, with probability ``--p-improve``, returns the
 prompt of the first fenced block with ONE of them added; otherwise with one rule fewer. A patch (model name with "patch") unites the
-rules of all fenced blocks.
+rules of all fenced blocks; asked about several revisions ("Revision 1:" …), it first decides on each: patch, or discard when the last
+block (the current version) has all its rules.
 
     python independent_server.py --port 0 --slots 64      prints {"port": …} and serves on 127.0.0.1 until its stdin closes
 
@@ -36,6 +37,7 @@ SEED_PROMPT = "Answer the question. Follow these rules: "
 SAMPLE_S = 0.1
 _RULE = re.compile(r"RULE-(\d+)\.")
 _WANTED = re.compile(r"required rule is RULE-(\d+)\.")
+_REVISION = re.compile(r"^Revision \d+:$", re.MULTILINE)
 _NEEDED = re.compile(r"needs rule (\d+)")
 
 Message = Mapping[str, str]
@@ -101,7 +103,15 @@ def _patch(settings: argparse.Namespace, messages: Sequence[Message], full: str,
     rules = {int(n) for block in _blocks(full) for n in _RULE.findall(block)}
     if rules and draw.random() >= settings.p_patch:
         rules.remove(draw.choice(sorted(rules)))
-    return _fenced("Both instructions, united.", rules, draw)
+    remark = "Both instructions, united."
+    if (count := len(_REVISION.findall(full))) > 1:  # several revisions, then the current version: a line of verdict for each
+        of = [{int(n) for n in _RULE.findall(block)} for block in _blocks(full)]
+        fresh = [revision - of[-1] for revision in of[:count]]
+        verdicts = [f"DECISION {n}: {'patch' if new else 'discard'}\nREASON {n}: {len(new)} new rules" for n, new in enumerate(fresh, 1)]
+        remark = "\n".join(verdicts)
+        if not any(fresh):
+            return remark
+    return _fenced(remark, rules, draw)
 
 
 def _blocks(text: str) -> list[str]:
