@@ -18,7 +18,7 @@ from flashevolve_lab.core.events import StalenessJudged
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-REAL_MODEL, STALENESS = "02_real_model", "04_staleness"
+REAL_MODEL, STALENESS, MECHANISMS = "02_real_model", "04_staleness", "06_mechanisms"
 ALL = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.local_model] if path.stem == REAL_MODEL else []) for path in NOTEBOOKS
 ]
@@ -72,4 +72,20 @@ def check_each_action_happened(folder: Path) -> None:
     assert all(taken[action] >= 1 for action in ("accept", "update", "patch", "discard")), taken
 
 
-CHECKS = {REAL_MODEL: check_the_real_run, STALENESS: check_each_action_happened}
+def check_the_live_run_was_steered(folder: Path) -> None:
+    """The others leave nothing behind; the live one ends by itself, speculates once it is told to, and reconciles."""
+    (path,) = folder.glob("*.sqlite")
+    run = lab.open(path)
+    assert run.status.kind == "budget" and run.status.simulated
+    by_hand = run.frame("settings").query("by == 'user'")
+    assert Counter(by_hand.knob) == {"completion": 2, "staleness": 2}
+    done = run.frame("completion").event.value_counts()
+    assert done["released"] >= 1 and done["provisional"] >= 1
+    assert (run.frame("staleness").action == "patch").any()
+
+
+CHECKS = {
+    REAL_MODEL: check_the_real_run,
+    STALENESS: check_each_action_happened,
+    MECHANISMS: check_the_live_run_was_steered,
+}

@@ -76,7 +76,9 @@ class ChildServer:
         return self._process.poll() is None
 
     def last_words(self) -> str:
-        """The last lines the child wrote to its standard error."""
+        """The last lines the child wrote to its standard error; of one that has ended, to its very end."""
+        if not self.alive:
+            self._readers[1].join(timeout=1.0)
         return "\n".join(self._errors)
 
     def get(self, path: str, *, timeout_s: float = 5.0) -> dict[str, Any]:

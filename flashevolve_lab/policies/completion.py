@@ -127,7 +127,7 @@ def proven(partial: Partial, bar: str) -> Ruling:
     if bar == "parent" and partial.reach <= partial.parent:
         return Ruling("stop", f"{so_far}, not above its parent's {partial.parent:.3f}")
     if partial.reach <= partial.bar and not partial.alone:
-        return Ruling("stop", f"{so_far}, not above the best's {partial.bar:.3f}, and be the only one to win no example")
+        return Ruling("stop", f"{so_far}, not above the best's {partial.bar:.3f}, and better than the whole pool on no example")
     return WAIT
 
 
