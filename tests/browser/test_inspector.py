@@ -122,8 +122,8 @@ def test_a_stale_item_is_opened_from_the_feed_discarded_by_hand_and_an_edited_te
     note.shot("inspector-light")
 
     note.execute("run.pause()")
-    quiet = "print(run.state.status == 'paused' and not run.state.jobs and poller.seq == run.state.seq)"
-    jupyter_lab.until(lambda: note.execute(quiet).strip() == "True", 20, "all jobs to end and the views to have read all")
+    quiet = "print(run.state.status == 'paused' and not run.state.calls and poller.seq == run.state.seq)"
+    jupyter_lab.until(lambda: note.execute(quiet).strip() == "True", 20, "all calls to end and the views to have read all")
     item = note.execute("print(next(i.id for i in run.state.items.values() if i.kind == 'proposal'))").strip()
     find(note, item)
     page.locator(".lab-reason").fill("<b>dull</b>")
